@@ -8,8 +8,8 @@ Launches with STEP, the columns of a step, go by TMA (`kernels.triton.prompts.tm
 the unpacking of the matrix in it. --compile N compiles the launches of one kernel and times nothing: several processes
 with N = 0 to 4 do so side by side.
 
---full: attention without a window alone, of the last rows of a prompt of 32,640 tokens, by Triton and on Hopper by
-`kernels/cuda/attention/flash.cu`, in turns.
+--full: attention without a window alone, of the last rows of a prompt of 32,640 tokens in tiles, as engines have them,
+by Triton and on Hopper by `kernels/cuda/attention/flash.cu`, in turns.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.device import device_limits
 from eyas.kernels.reference.layers.norm import Normed
 from eyas.kernels.reference.layers.ops import LayerCache, RopeTable, Rows
+from eyas.kernels.reference.layers.roles import PROMPT_TILE
 from eyas.kernels.triton.prompts import flash, gemm, qkv, tma
 from eyas.model.hardware import hardware
 
@@ -143,6 +144,7 @@ def show(rows: int, kernel: Kernel, *, timed: bool) -> None:
 def show_full(num_rows: int) -> None:
     """Print the time of each arm, the median of turns in which all take part."""
     queries, rows, cache, sinks = _attention(num_rows, LENGTH - num_rows)
+    rows = _in_tiles(rows)
     pairs = num_rows * (LENGTH - num_rows) + num_rows * (num_rows + 1) // 2
     tera = 4e-12 * pairs * CONFIG.num_heads * CONFIG.head_dim
 
@@ -154,12 +156,8 @@ def show_full(num_rows: int) -> None:
 
     arms = {"Triton": partial(flash.flash_attend, queries, rows, cache, sinks_Q=sinks, window=None)}
     choose, usual_depth = cuda_flash.warpgroups_of, cuda_flash.DEPTH
-    usual = (
-        choose(
-            1, num_rows, CONFIG.num_heads // CONFIG.num_kv_heads, CONFIG.num_kv_heads, device_limits(DEVICE).num_sms
-        ),
-        usual_depth,
-    )
+    group, num_sms = CONFIG.num_heads // CONFIG.num_kv_heads, device_limits(DEVICE).num_sms
+    usual = choose(num_rows // PROMPT_TILE, PROMPT_TILE, group, CONFIG.num_kv_heads, num_sms), usual_depth
     for arm in itertools.product(WARPGROUPS, DEPTHS) if cuda_flash.hopper_attention(DEVICE) else ():
         arms["CUDA, {} warpgroups, {} stages{}".format(*arm, " *" * (arm == usual))] = partial(by_cuda, *arm)
     print(f"\nlast {num_rows} of {LENGTH} rows, ms")
@@ -193,6 +191,12 @@ def _attention(num_rows: int, first: int) -> tuple[Tensor, Rows, LayerCache, Ten
     cache = LayerCache(*torch.randn(2, num_pages + 1, PAGE_SIZE, kv_heads, dim, device=DEVICE).bfloat16())
     queries, sinks = torch.randn(num_rows, heads, dim, device=DEVICE).bfloat16(), torch.randn(heads, device=DEVICE)
     return queries, rows, cache, sinks
+
+
+def _in_tiles(rows: Rows) -> Rows:
+    """Return the rows of one sequence as tiles, each with its table."""
+    positions = rows.positions_SR.view(-1, PROMPT_TILE)
+    return Rows(positions, rows.live_SR.view_as(positions), rows.table_SP.repeat(len(positions), 1), rows.max_length)
 
 
 def _kernels(num_rows: int, matrices: list[BlockedMatrix], outputs: list[BlockedMatrix]) -> list[Kernel]:

@@ -1,5 +1,6 @@
 """Attention of prompt rows by warpgroups against the reference, in the emulator and on a Hopper GPU."""
 
+import copy
 import itertools
 
 import pytest
@@ -63,6 +64,17 @@ class Case:
             tile=tile,
         ).flatten(2)
 
+    def in_tiles(self, num_rows):
+        """The rows of all sequences in tiles, each a sequence with a table of its own, as in a pass of an engine."""
+        tiles = self.rows.positions_SR.shape[1] // num_rows
+        case = copy.copy(self)
+        case.rows = self.rows._replace(
+            positions_SR=self.rows.positions_SR.view(-1, num_rows),
+            live_SR=self.rows.live_SR.view(-1, num_rows),
+            table_SP=self.rows.table_SP.repeat_interleave(tiles, 0),
+        )
+        return case
+
 
 def error(found, expected):
     return float((found.float() - expected).norm() / expected.norm())
@@ -96,6 +108,29 @@ def test_bits_do_not_depend_on_cuts_in_the_emulator(emulator, monkeypatch, warpg
     monkeypatch.setattr(flash, "warpgroups_of", lambda *_: warpgroups)
     monkeypatch.setattr(flash, "DEPTH", 4)  # goes round
     assert torch.equal(torch.cat([case.run(0, *cut) for cut in itertools.pairwise((0, 16, 21, 64))]), whole)
+
+
+@pytest.mark.parametrize(
+    ("starts", "num_tiles", "together"), [([32], 6, 3), ([0, 208], 4, 3), ([0, 64, 128], 1, 3), ([64], 2, 1)]
+)
+def test_tiles_of_a_prompt_share_blocks_in_the_emulator(emulator, monkeypatch, starts, num_tiles, together):
+    """With the bits of other blocks; so do, each for itself, tiles of others that happen to lie behind one another."""
+    case = Case(starts, 64 * num_tiles)
+    expected = case.run()
+    monkeypatch.setattr(flash, "warpgroups_of", lambda *_: 3)
+    assert flash.together_of(len(starts) * num_tiles, 64, 8, 3) == together
+    assert torch.equal(case.in_tiles(64).run().view_as(expected), expected)
+
+
+def test_one_table_of_tiles_that_share_blocks_is_read(emulator, monkeypatch):
+    case = Case([0], 192)
+    expected, tiles = case.run(), case.in_tiles(64)
+    monkeypatch.setattr(flash, "warpgroups_of", lambda *_: 3)
+    for unread in (tiles.rows.table_SP[0, :3], tiles.rows.table_SP[1, :3], tiles.rows.table_SP[1, 4:7]):
+        unread[:] = 0  # a page of NaN; the pages before the next tiles say whose these are
+    assert torch.equal(tiles.run().view_as(expected), expected)
+    tiles.rows.table_SP[0, 3] = 0
+    assert tiles.run()[0].isnan().all()
 
 
 def test_a_key_that_is_nan_breaks_the_rows_that_see_it(emulator):
@@ -170,6 +205,16 @@ def test_bits_do_not_depend_on_other_sequences(hopper):
     together = case.run()
     assert together.isfinite().all()
     assert all(torch.equal(case.run(seq), together[seq]) for seq in range(4))
+
+
+@pytest.mark.gpu
+def test_tiles_of_a_prompt_share_blocks(hopper):
+    """Two long prompts and short ones, whose tiles do not fill the last blocks."""
+    for starts, num_rows in (([4096, 0], 1088), ([0, 64, 128, 192, 256], 64)):
+        case = Case(starts, num_rows, **TRUE)
+        expected = case.run()
+        assert expected.isfinite().all()
+        assert torch.equal(case.in_tiles(64).run().view_as(expected), expected)
 
 
 @pytest.mark.gpu

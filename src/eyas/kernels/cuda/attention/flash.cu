@@ -32,11 +32,12 @@ DEVICE Shared carve(u8* base) {
 
 // The rows of a block, of one sequence and one key/value head.
 struct Work {
-    int sequence, kv_head, first_row, num_rows;  // positions: of the sequence's first row; rows: of each sequence
-    int start;                                   // position of the first warpgroup's first row
+    i64 first_row;                 // of the sequence's rows in q and out
+    int kv_head, first, num_rows;  // position of the first of these rows, and how many they are
+    int start;                     // position of the first warpgroup's first row
 
     // Keys from here on are seen by no row of the block.
-    __device__ int end() const { return max(min(start + WARPGROUPS * POSITIONS, first_row + num_rows), 1); }
+    __device__ int end() const { return max(min(start + WARPGROUPS * POSITIONS, first + num_rows), 1); }
     __device__ int num_blocks() const { return (end() + BLOCK - 1) / BLOCK; }
 };
 
@@ -218,12 +219,11 @@ DEVICE void attend(const Shared& s, const u16* q, const float* sinks, u16* out, 
     bool is_inside[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        const int m = warp % 4 * 16 + g + 8 * h, position = start + m / GROUP, row = position - work.first_row;
+        const int m = warp % 4 * 16 + g + 8 * h, position = start + m / GROUP, row = position - work.first;
         const int head = work.kv_head * GROUP + m % GROUP;
         is_inside[h] = row >= 0 && row < work.num_rows;
         last[h] = max(position, 0) - whole * BLOCK - 2 * t;
-        const i64 number = static_cast<i64>(work.sequence) * work.num_rows + row;
-        place[h] = (number * (NUM_KV * GROUP) + head) * DIM + 2 * t;
+        place[h] = ((work.first_row + row) * (NUM_KV * GROUP) + head) * DIM + 2 * t;
         attention.peak[h] = SINKS ? sinks[head] * LOG2_E : NEVER;
         attention.total[h] = SINKS && t == 0 ? 1.f : 0.f;
 #pragma unroll
@@ -250,11 +250,27 @@ DEVICE void attend(const Shared& s, const u16* q, const float* sinks, u16* out, 
     }
 }
 
-// Blocks: (tiles of WARPGROUPS * POSITIONS positions of the sequences, key/value heads); the last ones, whose rows see
-// the most keys, start first. q and out: [sequences, rows, NUM_KV * GROUP, DIM] bf16.
+// Whether `count` sequences from `sequence` on are one: their rows follow each other, and so do their pages. Rows of a pass
+// are in pages of their own, or in pages that are shared with all that come before, so tables that agree on a page
+// agree on those before it.
+DEVICE bool are_one(const i64* positions, const i64* table, int num_pages, int sequence, int count, int num_rows) {
+    for (int i = sequence + 1; i < sequence + count; ++i) {
+        const i64 first = positions[static_cast<i64>(i) * num_rows];
+        const i64 before = positions[static_cast<i64>(i - 1) * num_rows];
+        if (before < 0 || before % POSITIONS != 0 || first != before + num_rows) return false;
+        const i64* const pages = table + static_cast<i64>(i) * num_pages + (first - 1) / PAGE;
+        if (pages[0] != pages[-num_pages]) return false;
+    }
+    return true;
+}
+
+// Blocks: (blocks of WARPGROUPS * POSITIONS positions of the sequences, key/value heads); the last ones, whose rows see
+// the most keys, start first. A sequence has `num_blocks`. Where its rows do not fill them, `together` sequences that
+// are one have as many blocks as their rows fill; the others of theirs have nothing to do. q and out: [sequences, rows,
+// NUM_KV * GROUP, DIM] bf16.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     flash(const u16* q, const u16* keys, const u16* values, const i64* table, int num_pages, const i64* positions,
-          const float* sinks, u16* out, int num_rows, int num_tiles, float scale) {
+          const float* sinks, u16* out, int num_seqs, int num_rows, int num_blocks, int together, float scale) {
     SHARED_1024(u8, shared);
     const Shared s = carve(shared);
     if (threadIdx.x == 0) {
@@ -267,11 +283,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     pdl_wait();
-    const int index = static_cast<int>(gridDim.x) - 1 - static_cast<int>(blockIdx.x), sequence = index / num_tiles;
-    const int first = static_cast<int>(positions[static_cast<i64>(sequence) * num_rows]);
-    const int start = (first & -POSITIONS) + index % num_tiles * (WARPGROUPS * POSITIONS);
-    const Work work = {sequence, static_cast<int>(blockIdx.y), first, num_rows, start};
-    if (start >= first + num_rows) return;
+    const int index = static_cast<int>(gridDim.x) - 1 - static_cast<int>(blockIdx.x);
+    int sequence = index / (together * num_blocks) * together, number = index % (together * num_blocks);
+    const bool is_one = together > 1 && sequence + together <= num_seqs &&
+                        are_one(positions, table, num_pages, sequence, together, num_rows);
+    if (!is_one) {
+        sequence += number / num_blocks;
+        number %= num_blocks;
+        if (sequence >= num_seqs) return;
+    }
+    const i64 first_row = static_cast<i64>(sequence) * num_rows;
+    const int first = static_cast<int>(positions[first_row]), all_rows = is_one ? together * num_rows : num_rows;
+    const int start = (first & -POSITIONS) + number * (WARPGROUPS * POSITIONS);
+    const Work work = {first_row, static_cast<int>(blockIdx.y), first, all_rows, start};
+    if (start >= first + all_rows) return;
     const int warp = warp_id();
     if (warp < MATH_WARPS) {
         take_registers<REGISTERS>();
@@ -279,7 +304,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         return;
     }
     give_registers<COPY_REGISTERS>();
-    const i64* const pages = table + static_cast<i64>(sequence) * num_pages;
+    const i64* const pages = table + static_cast<i64>(is_one ? sequence + together - 1 : sequence) * num_pages;
     if (warp == KEYS_WARP) bring(s, keys, pages, num_pages, work, 0);
     if (warp == VALUES_WARP) bring(s, values, pages, num_pages, work, 1);
     if (warp == FENCE_WARP) show(s, work);

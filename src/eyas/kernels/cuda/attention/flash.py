@@ -44,10 +44,11 @@ def flash_attend(q_TQD: Tensor, rows: Rows, cache: LayerCache, *, sinks_Q: Tenso
     assert sinks_Q is None or sinks_Q.dtype == torch.float32
     warpgroups = warpgroups_of(num_seqs, num_rows, group, num_kv, device_limits(q_TQD.device).num_sms)
     positions = ROWS // group  # of a warpgroup; a sequence may start inside of the first one's
-    num_tiles = -(-(num_rows + positions - 1) // (warpgroups * positions))
+    together = together_of(num_seqs, num_rows, group, warpgroups)
+    num_blocks = -(-(num_rows + positions - 1) // (warpgroups * positions))
     out = torch.empty(num_tokens, num_heads * DIM, dtype=torch.bfloat16, device=q_TQD.device)
     load("attention/flash", defines(group, num_kv, warpgroups, has_sinks=sinks_Q is not None)).kernel("flash").launch(
-        (num_seqs * num_tiles, num_kv),
+        (-(-num_seqs // together) * together * num_blocks, num_kv),
         128 * warpgroups + OTHER_THREADS,
         q_TQD,
         cache.k,
@@ -57,8 +58,10 @@ def flash_attend(q_TQD: Tensor, rows: Rows, cache: LayerCache, *, sinks_Q: Tenso
         rows.positions_SR,
         sinks_Q,
         out,
+        num_seqs,
         num_rows,
-        num_tiles,
+        num_blocks,
+        together,
         DIM**-0.5 * math.log2(math.e),
         shared=shared_bytes(),
     )
@@ -75,10 +78,17 @@ def warpgroups_of(num_seqs: int, num_rows: int, group: int, num_kv: int, num_sms
     """Return the warpgroups of a block: as many as leave no multiprocessor idle. No bit depends on it."""
 
     def cost(warpgroups: int) -> int:
-        num_blocks = num_seqs * num_kv * -(-num_rows * group // (warpgroups * ROWS))
-        return -(-num_blocks // num_sms) * COST[warpgroups]
+        together = together_of(num_seqs, num_rows, group, warpgroups)
+        num_blocks = -(-num_seqs // together) * -(-together * num_rows * group // (warpgroups * ROWS))
+        return -(-num_blocks * num_kv // num_sms) * COST[warpgroups]
 
     return min(COST, key=cost)
+
+
+def together_of(num_seqs: int, num_rows: int, group: int, warpgroups: int) -> int:
+    """Return how many sequences share blocks if they are tiles of one, as they are in a pass over a long prompt."""
+    does_fill = num_rows * group % (warpgroups * ROWS) == 0
+    return warpgroups if num_seqs >= warpgroups and num_rows * group % ROWS == 0 and not does_fill else 1
 
 
 def shared_bytes() -> int:
