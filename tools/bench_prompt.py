@@ -9,7 +9,7 @@ layer, and its share of all kernels. Above them the pass by CUDA events, and how
 launches one after the other here, while an engine replays a graph. --triton: experts by Triton's kernel on Hopper, too.
 
 --routing: the router alone in graphs, with every tile of rows, and beside it the `route.py` of an earlier commit
-(`git show f9dc7724:src/eyas/kernels/triton/prompts/route.py > before.py`), whose counters are a launch of their own.
+(`git show f9dc7724:src/eyas/kernels/triton/route.py > before.py`), whose counters are a launch of their own.
 --experts: both products of the experts in graphs, by Triton and by kernels/cuda/moe/experts.cu, and what sorts rows by
 expert beside them.
 """
