@@ -68,7 +68,7 @@ def test_what_prompts_add_to_a_round_is_what_no_token_brings(share):
     costs.observe(2048, 0.065)
     fixed_s = costs.seconds(1) - (costs.seconds(2) - costs.seconds(1))
 
-    def passes(tokens: float) -> float:  # in a round of so many times the usual tokens
+    def passes(tokens: float) -> float:  # in a round that commits this multiple of the usual tokens
         return 1 - (1 - share) ** tokens
 
     slope = (passes(1 + 1e-6) - passes(1 - 1e-6)) / 2e-6

@@ -108,19 +108,29 @@ DEVICE void wgmma(float (&d)[24], const u32 (&a)[4], u64 rows) {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(rows));
 }
 
-DEVICE void wgmma(float (&d)[32], const u32 (&a)[4], u64 rows) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "{%32, %33, %34, %35}, %36, 1, 1, 1, 0;"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-          "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-          "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-          "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(rows));
-}
+// Products with 64 columns, of which there are three kinds. SUM: the constraint of the sums; FLAGS: whether what they were
+// counts, the signs of a and rows, whether rows are transposed.
+#define WGMMA_64(SUM, FLAGS)                                                                                      \
+    asm volatile(                                                                                                 \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "                                                   \
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "             \
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                                           \
+        "{%32, %33, %34, %35}, %36, " FLAGS ";"                                                                   \
+        : SUM(d[0]), SUM(d[1]), SUM(d[2]), SUM(d[3]), SUM(d[4]), SUM(d[5]), SUM(d[6]), SUM(d[7]),                 \
+          SUM(d[8]), SUM(d[9]), SUM(d[10]), SUM(d[11]), SUM(d[12]), SUM(d[13]), SUM(d[14]), SUM(d[15]),           \
+          SUM(d[16]), SUM(d[17]), SUM(d[18]), SUM(d[19]), SUM(d[20]), SUM(d[21]), SUM(d[22]), SUM(d[23]),         \
+          SUM(d[24]), SUM(d[25]), SUM(d[26]), SUM(d[27]), SUM(d[28]), SUM(d[29]), SUM(d[30]), SUM(d[31])          \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(rows))
+
+DEVICE void wgmma(float (&d)[32], const u32 (&a)[4], u64 rows) { WGMMA_64("+f", "1, 1, 1, 0"); }
+
+// The first of a sum: d = a rows.
+DEVICE void wgmma_first(float (&d)[32], const u32 (&a)[4], u64 rows) { WGMMA_64("=f", "0, 1, 1, 0"); }
+
+// d[64][64] += a[64][16] rows[16][64]: a sum over the rows themselves, 16 at a step of 2,048 bytes (MN-major, of which
+// 64 columns are one atom of the 128-byte swizzle, so that 8 rows more are 1,024 bytes further, as in wgmma_rows).
+DEVICE u64 wgmma_sixteen(WgmmaRows rows, int bytes, int step) { return wgmma_rows(rows, bytes + 2048 * step, 0); }
+DEVICE void wgmma_over_rows(float (&d)[32], const u32 (&a)[4], u64 rows) { WGMMA_64("+f", "1, 1, 1, 1"); }
 
 DEVICE void wgmma(float (&d)[40], const u32 (&a)[4], u64 rows) {
     asm volatile(
@@ -193,39 +203,6 @@ DEVICE void wgmma(float (&d)[64], const u32 (&a)[4], u64 rows) {
           "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
           "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
           "+f"(d[63])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(rows));
-}
-
-// The first of a sum: d = a rows.
-DEVICE void wgmma_first(float (&d)[32], const u32 (&a)[4], u64 rows) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "{%32, %33, %34, %35}, %36, 0, 1, 1, 0;"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]),
-          "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]),
-          "=f"(d[14]), "=f"(d[15]), "=f"(d[16]), "=f"(d[17]), "=f"(d[18]), "=f"(d[19]), "=f"(d[20]),
-          "=f"(d[21]), "=f"(d[22]), "=f"(d[23]), "=f"(d[24]), "=f"(d[25]), "=f"(d[26]), "=f"(d[27]),
-          "=f"(d[28]), "=f"(d[29]), "=f"(d[30]), "=f"(d[31])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(rows));
-}
-
-// d[64][64] += a[64][16] rows[16][64]: a sum over the rows themselves, 16 at a step of 2,048 bytes (MN-major, of which
-// 64 columns are one atom of the 128-byte swizzle, so that 8 rows more are 1,024 bytes further, as in wgmma_rows).
-DEVICE u64 wgmma_sixteen(WgmmaRows rows, int bytes, int step) { return wgmma_rows(rows, bytes + 2048 * step, 0); }
-
-DEVICE void wgmma_over_rows(float (&d)[32], const u32 (&a)[4], u64 rows) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-          "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-          "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-          "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(rows));
 }
 

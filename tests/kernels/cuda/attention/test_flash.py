@@ -16,7 +16,7 @@ PAGE = 16
 
 
 class Case:
-    """Sequences in shuffled pages among poison: page 0, pages of nobody, and all keys behind the rows are NaN."""
+    """Sequences in shuffled pages among poison: page 0, pages of no sequence, and all keys behind the rows are NaN."""
 
     def __init__(self, starts, num_rows, *, num_heads=8, num_kv=1, sinks=True, device="cpu", seed=0):
         generator = torch.Generator().manual_seed(seed)

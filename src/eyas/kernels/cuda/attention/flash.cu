@@ -250,8 +250,8 @@ DEVICE void attend(const Shared& s, const u16* q, const float* sinks, u16* out, 
     }
 }
 
-// Whether `count` sequences from `sequence` on are one: their rows follow each other, and so do their pages. Rows of a pass
-// are in pages of their own, or in pages that are shared with all that come before, so tables that agree on a page
+// Whether `count` sequences from `sequence` on are one: their rows follow each other, and so do their pages. Rows of a
+// pass are in pages of their own, or in pages that are shared with all that come before, so tables that agree on a page
 // agree on those before it.
 DEVICE bool are_one(const i64* positions, const i64* table, int num_pages, int sequence, int count, int num_rows) {
     for (int i = sequence + 1; i < sequence + count; ++i) {

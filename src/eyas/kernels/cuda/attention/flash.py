@@ -18,7 +18,7 @@ from eyas.kernels.cuda.compiler import load
 from eyas.kernels.layouts.device import device_limits
 from eyas.kernels.reference.layers.ops import LayerCache, Rows
 
-__all__ = ["defines", "flash_attend", "hopper_attention", "shared_bytes", "warpgroups_of"]
+__all__ = ["defines", "flash_attend", "hopper_attention", "shared_bytes", "together_of", "warpgroups_of"]
 
 ROWS = 64  # of a warpgroup: positions times the query heads of a key/value head
 GROUPS = (4, 8, 16)  # query heads of a key/value head
