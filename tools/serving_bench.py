@@ -24,7 +24,7 @@ EACH = ("--answers", "1", "--temperature", "1")
 DRAFTS = ("--draft", "eagle3", "--drafts", "3", "--simulate-acceptance", "2.6")
 NONE = ("--draft", "none")
 LOOP = ("--prompt-tokens", "1024", "--max-tokens", "256")
-CLIENTS = ((4, "4", "3"), (16, "2", "2"), (64, "1", "1"))  # answers of each, repeats
+CLIENTS = ((4, "4", "2"), (16, "2", "2"), (64, "1", "1"))  # answers of each, repeats
 GPU_TESTS = {
     "answers": ("tests/engine/test_gpu_exact.py", "tests/engine/test_gpu_screened.py"),
     "answers of many": ("tests/engine/test_gpu_many.py", "tests/engine/startup/test_gpu_steady.py"),
@@ -45,7 +45,7 @@ def mixed(name: str, seconds: int, *arguments: str) -> Part:
 
 def long_context(kv_dtype: str) -> Part:
     return engine(
-        f"32640 tokens, {kv_dtype}", 70, *NONE, "--batch", "1", "--prompt-tokens", "128,32640", "--max-tokens", "64",
+        f"32640 tokens in {kv_dtype}", 70, *NONE, "--batch", "1", "--prompt-tokens", "128,32640", "--max-tokens", "64",
         "--repeats", "3", "--kv-dtype", kv_dtype,
     )  # fmt: skip
 
@@ -79,7 +79,7 @@ LOOPS = tuple(
 )
 AUTO = tuple(
     mixed(
-        f"{clients} clients, {rate}", 240, "--draft", "eagle3", "--drafts", "0,1,2,3,5,auto", "--simulate-acceptance",
+        f"{clients} clients at {rate}", 240, "--draft", "eagle3", "--drafts", "0,1,2,3,5,auto", "--simulate-acceptance",
         rate, "--clients", str(clients), "--rounds", rounds, "--repeats", repeats,
     )
     for clients, rounds, repeats in CLIENTS for rate in ("0.8", "0.6", "0.3")
