@@ -18,15 +18,16 @@ PERIOD_MS = 500
 class GpuMeter:
     """Context manager whose `readings` are complete when it exits. Without a GPU or `nvidia-smi` there are none."""
 
-    def __init__(self, index: int | None) -> None:
-        self.index = index
+    def __init__(self, gpu_id: str | None) -> None:
+        """Take the GPU's id as `nvidia-smi` knows it, of `eyas.model.hardware`."""
+        self.gpu_id = gpu_id
         self.readings: dict[str, Spread] = {}
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> GpuMeter:
-        if self.index is not None:
+        if self.gpu_id is not None:
             query = ",".join(FIELDS.values())
-            command = ["nvidia-smi", f"--id={self.index}", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
+            command = ["nvidia-smi", f"--id={self.gpu_id}", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
             with suppress(OSError):
                 self._process = subprocess.Popen(
                     [*command, f"--loop-ms={PERIOD_MS}"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -14,12 +14,16 @@ __all__ = ["Hardware", "hardware"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hardware:
-    """A machine: `num_cores` that this process may use, `load` average of the last minute."""
+    """A machine: `num_cores` that this process may use, `load` average of the last minute, a GPU's id for `nvidia-smi`.
+
+    The id is not a device's index: `CUDA_VISIBLE_DEVICES` renumbers those.
+    """
 
     device: str
     num_cores: int
     num_threads: int
     load: float
+    gpu_id: str | None = None
 
 
 def hardware(device: torch.device) -> Hardware:
@@ -29,6 +33,7 @@ def hardware(device: torch.device) -> Hardware:
         num_cores=len(os.sched_getaffinity(0)),
         num_threads=torch.get_num_threads(),
         load=os.getloadavg()[0],
+        gpu_id=f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else None,
     )
 
 

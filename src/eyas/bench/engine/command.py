@@ -92,15 +92,15 @@ def run(args: argparse.Namespace) -> int:
     model = load_shape(args.shape, config) if args.shape else load_model(config)
     if args.bf16 and not num_copies(model.weights):
         raise UserError("--bf16 compares with copies of weights, and there are none; see --decode-weights")
-    device = model.weights.embed_VH.device
     limit = read_limit(model)
     numbers = itertools.count()
     works = {num_tokens: _workload(args, model, num_tokens, numbers) for num_tokens in args.prompt_tokens}
     arms = _arms(args, config, model, list(works.values()))
-    lines, origin = provenance(hardware(device))
+    machine = hardware(model.weights.embed_VH.device)
+    lines, origin = provenance(machine)
     print("\n".join(_header(args, config, model, list(works.values()), lines)))
     figures = []
-    with GpuMeter(device.index or 0 if device.type == "cuda" else None) as meter:
+    with GpuMeter(machine.gpu_id) as meter:
         for setting in _settings(args):
             forget(arms)
             measure(

@@ -137,11 +137,11 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("an answer of one token has no time between tokens; ask for a longer --max-tokens")
     model = load_shape(args.shape, config) if args.shape else load_model(config)
     bench = _bench(args, config, model)
-    device = model.weights.embed_VH.device
-    lines, origin = provenance(hardware(device))
+    machine = hardware(model.weights.embed_VH.device)
+    lines, origin = provenance(machine)
     print("\n".join(_header(args, config, model, lines)))
     loops, jitter = [], {}
-    with progress_line() as show, GpuMeter(device.index or 0 if device.type == "cuda" else None) as meter:
+    with progress_line() as show, GpuMeter(machine.gpu_id) as meter:
         for acceptance in args.simulate_acceptance or (None,):
             for clients in args.clients:
                 rows = _closed_loops(bench, acceptance, clients, show)
