@@ -1,12 +1,12 @@
 """Times `Eagle3DraftModel` of speculators 0.9.0 beside our step on the same tensors, until it runs out of memory.
 
-    python -m tools.training_bench.speculators_arm [--lines FILE] [--repeats 3]
+    python -m tools.training_bench.speculators_arm [--tokens N,N] [--lines FILE] [--repeats 3]
 
-At 4,096, 8,192, 16,384, ... tokens, all supervised: the shape of a head of gpt-oss-120b, seven depths, its fused loss
-(kl_div), flex attention without a window, compiled as it compiles itself, weights in fp32 under autocast to bf16 and
-AdamW as its trainer has them. Two things differ in its favour: its lm_head is frozen, and no gradient is clipped. Steps
-of both take turns; memory is what a step needs beyond weights, gradients, optimiser and the target's matrices, states
-included. Data is random (SIMULATED).
+At 4,096, 8,192, 16,384, ... tokens, or those given, all supervised: the shape of a head of gpt-oss-120b, seven depths,
+its fused loss (kl_div), flex attention without a window, compiled as it compiles itself, weights in fp32 under autocast
+to bf16 and AdamW as its trainer has them. Two things differ in its favour: its lm_head is frozen, and no gradient is
+clipped. Steps of both take turns; memory is what a step needs beyond weights, gradients, optimiser and the target's
+matrices, states included. Data is random (SIMULATED).
 
 It needs the wheels of speculators 0.9.0, hs-connectors and loguru, with transformers 5.0 to 5.19 and pydantic.
 `datasets` and `openai` may be absent: its data loading alone uses them. `--small` is for a CPU.
@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eyas.bench.report import positive_int, provenance
+from eyas.bench.report import listed, positive_int, provenance
 from eyas.bench.training.modes import Ours, warmed_up
 from eyas.bench.training.steps import Bench, open_bench
 from eyas.model.hardware import hardware
@@ -174,6 +174,9 @@ def measured(bench: Bench, length: int, repeats: int) -> dict[str, Any]:
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--lines", type=Path, metavar="FILE", help="file to which results are added")
+parser.add_argument(
+    "--tokens", type=listed(positive_int), metavar="N,N", help="lengths (default: 4,096, doubled until memory is out)"
+)
 parser.add_argument("--repeats", type=positive_int, default=3, metavar="N", help="measured steps (default: 3)")
 parser.add_argument("--small", action="store_true", help="small sizes, on a CPU")
 
@@ -185,7 +188,7 @@ def main() -> None:
     bench, _ = open_bench(shape=shape, file=None, device=device, chunk=4096, tile=2048)
     lines, origin = provenance(hardware(bench.device), libraries=("torch", "transformers"))
     print("\n".join(["SIMULATED: data is random", *lines]), flush=True)
-    lengths = (96,) if args.small else [4096 << n for n in range(DOUBLINGS)]
+    lengths = args.tokens or ((96,) if args.small else [4096 << n for n in range(DOUBLINGS)])
     for length in lengths:
         found = {"part": "speculators", "simulated": True, **origin} | measured(bench, length, args.repeats)
         print(json.dumps(found), flush=True)
