@@ -188,7 +188,7 @@ def _attention(num_rows: int, first: int) -> tuple[Tensor, Rows, LayerCache, Ten
     positions = first + torch.arange(num_rows, device=DEVICE)[None]
     pages = 1 + torch.randperm(num_pages, device=DEVICE)[None]
     rows = Rows(positions, torch.ones_like(positions, dtype=torch.bool), pages, first + num_rows)
-    cache = LayerCache(*torch.randn(2, num_pages + 1, PAGE_SIZE, kv_heads, dim, device=DEVICE).bfloat16())
+    cache = LayerCache(*torch.randn(2, num_pages + 1, kv_heads, PAGE_SIZE, dim, device=DEVICE).bfloat16())
     queries, sinks = torch.randn(num_rows, heads, dim, device=DEVICE).bfloat16(), torch.randn(heads, device=DEVICE)
     return queries, rows, cache, sinks
 

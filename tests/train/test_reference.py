@@ -89,7 +89,7 @@ def test_drafts_what_the_serving_head_drafts(tmp_path, variant):
         training_time_test(reference, batch, num_steps=num_steps)
         fused = serving.fuse(batch.taps_BTC[0], PROMPT_OPS)
         for row in range(tokens.shape[1] - num_steps - 1):
-            cache = LayerCache(*torch.zeros(2, 3, 16, config.num_kv_heads, config.head_dim))
+            cache = LayerCache(*torch.zeros(2, 3, config.num_kv_heads, 16, config.head_dim))
             output = serving.forward(rows_at(tokens[:, 1 : row + 2], 1), fused[: row + 1], cache)
             for step in range(num_steps):
                 expected = serving.logits(output.normed, PROMPT_OPS)[-1]

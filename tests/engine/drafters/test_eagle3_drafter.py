@@ -45,7 +45,7 @@ class Recorder(Eagle3Drafter):
         before = self.cache.k.clone()
         drafts = super().propose(state, slots_S, sequences, num_drafts, max_length)
         written = (self.cache.k != before).flatten(1).any(1).nonzero().flatten().tolist()
-        own = {page for s in sequences for page in s.full_pages[s.num_cached // before.shape[1] :]}
+        own = {page for s in sequences for page in s.full_pages[s.num_cached // self.cache.page_size :]}
         assert own.issuperset(set(written) - {0}), "pages of other sequences were written"
         steered = drafts.ids_SK.clone()
         for row, (slot, valid) in enumerate(zip(slots_S.tolist(), drafts.num_valid_S.tolist(), strict=True)):

@@ -175,7 +175,7 @@ def test_no_token_changes(model, alone, setup):
 
 def test_pages_count_its_caches_and_no_taps(model):
     runner = build(model, drafter="one pass", concurrency=2, page_size=16).runner
-    assert [tuple(cache.k.shape[1:]) for cache in runner.drafter.caches] == [(16, kv, dim) for _, kv, dim in SHAPES]
+    assert [tuple(cache.k.shape[1:]) for cache in runner.drafter.caches] == [(kv, 16, dim) for _, kv, dim in SHAPES]
     full, sliding = (
         next(c.k for c, s in zip(runner.caches, model.config.layer_is_sliding, strict=True) if s == kind).shape[0]
         for kind in (False, True)

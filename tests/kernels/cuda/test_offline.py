@@ -142,7 +142,7 @@ def _run(model: Model, num_seqs: int, num_rows: int) -> None:
     live = _fake(num_seqs, num_rows, dtype=torch.bool)
     table = _fake(num_seqs, 100, dtype=torch.int64)
     rows = Rows(_fake(num_seqs, num_rows, dtype=torch.int64), live, table, 1600)
-    shape = 100, 16, model.kv_heads, 64
+    shape = 100, model.kv_heads, 16, 64
     caches = [LayerCache.zeros(shape, torch.bfloat16, torch.device("meta"), in_fp8=fp8) for fp8 in (False, True)]
     rope = RopeTable(_fake(total, 32), _fake(total, 32))
     tokens, embed, weight = _fake(total, dtype=torch.int64), _fake(10, hidden, dtype=torch.bfloat16), _fake(hidden)

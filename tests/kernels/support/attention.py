@@ -72,13 +72,13 @@ def make_case(
         return torch.randn(shape, device=device)
 
     table_SP = (torch.randperm(num_pages - 1, device=device)[: num_seqs * max_pages] + 1).view(num_seqs, max_pages)
-    shape = (num_pages, PAGE, num_kv, DIM)
+    shape = (num_pages, num_kv, PAGE, DIM)
     k_cache, v_cache = (torch.full(shape, torch.nan, dtype=torch.bfloat16, device=device) for _ in range(2))
     for seq, length in enumerate(lengths):
         at = torch.arange(first_key, length, device=device)
-        slots = table_SP[seq, at // PAGE] * PAGE + at % PAGE
-        k_cache.view(-1, num_kv, DIM)[slots] = (2 * randn(len(at), num_kv, DIM)).bfloat16()
-        v_cache.view(-1, num_kv, DIM)[slots] = randn(len(at), num_kv, DIM).bfloat16()
+        pages, offsets = table_SP[seq, at // PAGE], at % PAGE
+        k_cache[pages, :, offsets] = (2 * randn(len(at), num_kv, DIM)).bfloat16()
+        v_cache[pages, :, offsets] = randn(len(at), num_kv, DIM).bfloat16()
     angles = torch.outer(
         torch.arange(longest, device=device).float(), 50.0 ** -torch.linspace(0, 1, DIM // 2, device=device)
     )

@@ -103,7 +103,7 @@ def prompt(num_rows):
     ops, norm, live = PromptOps(), fake(_HIDDEN), fake(1, num_rows, dtype=torch.bool)
     rows = Rows(fake(1, num_rows, dtype=torch.int64), live, fake(1, 100, dtype=torch.int64), num_rows)
     cache, in_fp8 = (
-        LayerCache.zeros((100, 16, _KV_HEADS, 64), torch.bfloat16, torch.device("cpu"), in_fp8=fp8)
+        LayerCache.zeros((100, _KV_HEADS, 16, 64), torch.bfloat16, torch.device("cpu"), in_fp8=fp8)
         for fp8 in (False, True)
     )
     rope = RopeTable(fake(num_rows, 32), fake(num_rows, 32))

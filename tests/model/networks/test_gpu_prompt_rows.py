@@ -64,7 +64,7 @@ class HeadPrompt:
 
     def new_caches(self, num_pages):
         head = self.model.config
-        shape = 2, num_pages, PAGE_SIZE, head.num_kv_heads, head.head_dim
+        shape = 2, num_pages, head.num_kv_heads, PAGE_SIZE, head.head_dim
         return [LayerCache(*torch.zeros(shape, dtype=self.model.dtype, device=self.taps.device))]
 
     def __call__(self, batch, caches, numbers):

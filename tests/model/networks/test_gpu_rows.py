@@ -62,7 +62,7 @@ class HeadPass:
         ends = packed(draw_target(replace(self.target, num_layers=0, layer_is_sliding=()), device))
         self.model = Eagle3Head(random_head(head, ends, device), max_positions=MAX_LENGTH)
         self.tables, num_pages = shuffled_tables([length + NUM_ROWS for length in LENGTHS], device)
-        shape = (2, num_pages, PAGE_SIZE, head.num_kv_heads, head.head_dim)
+        shape = (2, num_pages, head.num_kv_heads, PAGE_SIZE, head.head_dim)
         self.caches = [LayerCache(*torch.zeros(shape, dtype=self.model.dtype, device=device))]
         self.groups = (self.tables.full,)
         width = len(head.taps) * head.target_hidden_size
@@ -120,8 +120,8 @@ def fill(cache):
     if cache.scales_PG2B is None:
         cache.k.copy_(k), cache.v.copy_(v)
     else:
-        k, v, scales_PBG2 = to_fp8_pair(k, v)
-        cache.k.copy_(k), cache.v.copy_(v), cache.scales_PG2B.copy_(scales_PBG2.permute(0, 2, 3, 1))
+        k, v, scales_PGB2 = to_fp8_pair(k, v)
+        cache.k.copy_(k), cache.v.copy_(v), cache.scales_PG2B.copy_(scales_PGB2.transpose(2, 3))
 
 
 def copy_of(caches):

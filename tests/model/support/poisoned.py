@@ -155,10 +155,10 @@ def shuffled_tables(lengths, device, *, seed=0) -> tuple[PageTables, int]:
 
 def poison(cache: LayerCache, table_SP: Tensor, lengths) -> None:
     """Everything but what sequences of these lengths have written."""
-    written = torch.zeros(cache.k.shape[:2], dtype=torch.bool, device=cache.k.device)
+    written = torch.zeros(cache.k.shape[:3], dtype=torch.bool, device=cache.k.device)
     for row, length in zip(table_SP, lengths, strict=True):
         at = torch.arange(length, device=row.device)
-        written[row[at // PAGE_SIZE], at % PAGE_SIZE] = True
+        written[row[at // PAGE_SIZE], :, at % PAGE_SIZE] = True
     unnamed = torch.ones(len(cache.v), dtype=torch.bool, device=cache.v.device)
     unnamed[table_SP.flatten()] = False
     if cache.scales_PG2B is None:
@@ -167,5 +167,5 @@ def poison(cache: LayerCache, table_SP: Tensor, lengths) -> None:
         cache.v[unnamed] = float("nan")
     else:
         cache.k[~written], cache.v[~written], cache.v[unnamed] = 0x7F, 0x7E, 0x7F
-        scales_PBG2 = cache.scales_PG2B.permute(0, 3, 1, 2)
-        scales_PBG2[~written] = torch.tensor([BROKEN, LARGEST_SCALE], dtype=torch.uint8, device=cache.v.device)
+        scales_PGB2 = cache.scales_PG2B.transpose(2, 3)
+        scales_PGB2[~written] = torch.tensor([BROKEN, LARGEST_SCALE], dtype=torch.uint8, device=cache.v.device)

@@ -345,7 +345,7 @@ def _drafter_caches(
 ) -> tuple[LayerCache, ...]:
     """Return zeroed keys and values over the pages of the full layers, on the device and in the dtype of `like`."""
     return tuple(
-        LayerCache.zeros((pages.full + 1, page_size, cache.num_kv_heads, cache.head_dim), like.dtype, like.device)
+        LayerCache.zeros((pages.full + 1, cache.num_kv_heads, page_size, cache.head_dim), like.dtype, like.device)
         for cache in needs.caches
     )
 

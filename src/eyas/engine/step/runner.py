@@ -224,7 +224,7 @@ class Runner:
         def read(numbers_NS: Tensor) -> Normed:
             return self._read(PromptTiles.of(numbers_NS), max_length, max_lengths)
 
-        state, page_size = self.state, self.caches[0].k.shape[1]
+        state, page_size = self.state, self.caches[0].page_size
         numbers = rows.numbers(num_tiles, state.dead_slot, ring=state.tap_ring_SWC.shape[1], page_size=page_size)
         return run((READ, num_tiles), read, state.on_device(numbers))
 
@@ -290,7 +290,7 @@ class Runner:
         """Restore, after a prefix hit, the hidden state before the first row to compute from the hit's last page."""
         if sequence.num_cached and self.drafter.needs.page_tap_width:
             ring, slot = self.state.tap_ring_SWC, sequence.slot
-            last_page = sequence.full_pages[sequence.num_cached // self.caches[0].k.shape[1] - 1]
+            last_page = sequence.full_pages[sequence.num_cached // self.caches[0].page_size - 1]
             ring[slot, sequence.num_cached % ring.shape[1]] = self.tap_pages_PC[last_page]
 
     # -- before the first request -------------------------------------------------------------------------------------

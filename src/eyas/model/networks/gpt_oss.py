@@ -61,7 +61,7 @@ class GptOss:
         self, num_full_pages: int, num_sliding_pages: int, page_size: int, *, in_fp8: bool = False
     ) -> list[LayerCache]:
         """Zeroed keys and values of all layers; the page counts include page 0."""
-        of_page = page_size, self.config.num_kv_heads, self.config.head_dim
+        of_page = self.config.num_kv_heads, page_size, self.config.head_dim
         return [
             LayerCache.zeros(
                 (num_sliding_pages if sliding else num_full_pages, *of_page), self.dtype, self.device, in_fp8=in_fp8

@@ -40,13 +40,13 @@ def expected(case: Case, starts: list[int], num_rows: int) -> tuple[Tensor, Tens
     keys, values = rotated[:, :, num_heads:].bfloat16(), heads[:, :, num_heads + case.num_kv :].bfloat16()
     finite = values.isfinite().all(-1, keepdim=True)
     k_cache, v_cache = case.k_cache.clone(), case.v_cache.clone()
-    slots = case.table_SP.gather(1, positions_SR // PAGE) * PAGE + positions_SR % PAGE
-    k_cache.view(-1, case.num_kv, DIM)[slots] = torch.where(finite, keys, torch.nan)
-    v_cache.view(-1, case.num_kv, DIM)[slots] = torch.where(finite, values, 0.0)
+    pages, offsets = case.table_SP.gather(1, positions_SR // PAGE), positions_SR % PAGE
+    k_cache[pages, :, offsets] = torch.where(finite, keys, torch.nan)
+    v_cache[pages, :, offsets] = torch.where(finite, values, 0.0)
     out = attend_ref(
         rotated[:, :, :num_heads],
-        k_cache_PBGD=k_cache,
-        v_cache_PBGD=v_cache.nan_to_num(),
+        k_cache_PGBD=k_cache,
+        v_cache_PGBD=v_cache.nan_to_num(),
         table_SP=case.table_SP,
         positions_SR=positions_SR,
         sinks_Q=case.sinks_Q,
@@ -100,7 +100,7 @@ def test_bits_do_not_depend_on_the_launch(device: torch.device, shape: str):
     for num_rows in (2, 3, 5):
         out, k_again, v_again = run(case, [1100, 509, 20], num_rows, seqs=[2, 0, 1], num_multiprocessors=3)
         assert torch.equal(out[1], whole[0, :num_rows])
-        written = case.table_SP[0, 509 // PAGE], slice(509 % PAGE, 509 % PAGE + min(num_rows, 3))
+        written = case.table_SP[0, 509 // PAGE], slice(None), slice(509 % PAGE, 509 % PAGE + min(num_rows, 3))
         assert torch.equal(k_again[written], k_cache[written])
         assert torch.equal(v_again[written], v_cache[written])
 

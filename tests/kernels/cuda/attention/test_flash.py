@@ -26,11 +26,12 @@ class Case:
 
         num_seqs, width = len(starts), -(-(max(starts) + num_rows) // PAGE)
         order = (torch.randperm(num_seqs * width, generator=generator) + 1).view(num_seqs, width)
-        shape = (num_seqs * width + 3, PAGE, num_kv, 64)
+        shape = (num_seqs * width + 3, num_kv, PAGE, 64)
         cache = LayerCache(*(torch.full(shape, torch.nan).bfloat16() for _ in range(2)))
         for seq, start in enumerate(starts):
             pages, offsets = order[seq, torch.arange(start + num_rows) // PAGE], torch.arange(start + num_rows) % PAGE
-            cache.k[pages, offsets], cache.v[pages, offsets] = (draw(len(pages), num_kv, 64) for _ in range(2))
+            for part in cache.tensors:
+                part[pages, :, offsets] = draw(len(pages), num_kv, 64)
         positions = torch.tensor(starts)[:, None] + torch.arange(num_rows)
         live = torch.ones_like(positions, dtype=torch.bool)
         self.rows = Rows(positions.to(device), live.to(device), order.to(device), max(starts) + num_rows)
@@ -54,8 +55,8 @@ class Case:
     def expected(self, tile=None):
         return attend_ref(
             self.q.float().unflatten(0, self.rows.positions_SR.shape),
-            k_cache_PBGD=self.cache.k.nan_to_num(0).float(),
-            v_cache_PBGD=self.cache.v.nan_to_num(0).float(),
+            k_cache_PGBD=self.cache.k.nan_to_num(0).float(),
+            v_cache_PGBD=self.cache.v.nan_to_num(0).float(),
             table_SP=self.rows.table_SP,
             positions_SR=self.rows.positions_SR,
             sinks_Q=self.sinks,
@@ -135,7 +136,7 @@ def test_one_table_of_tiles_that_share_blocks_is_read(emulator, monkeypatch):
 
 def test_a_key_that_is_nan_breaks_the_rows_that_see_it(emulator):
     case = Case([48], 45)
-    case.cache.k[case.rows.table_SP[0, 4], 3] = torch.nan  # position 67
+    case.cache.k[case.rows.table_SP[0, 4], :, 3] = torch.nan  # position 67
     expected = case.expected()[0]
     out, seen = case.run()[0], case.rows.positions_SR[0] < 67
     assert out[~seen].isnan().all() and error(out[seen], expected[seen]) < 5e-3

@@ -53,7 +53,7 @@ def laid_out(case, seed=0):
     pages = list(range(1, num_seqs * num_pages + 3))
     random.Random(seed).shuffle(pages)
     table = torch.zeros(num_seqs, num_pages + 2, dtype=torch.int64)
-    caches = torch.full((2, len(pages) + 1, case.page_size, case.num_kv, case.dim), POISON)
+    caches = torch.full((2, len(pages) + 1, case.num_kv, case.page_size, case.dim), POISON)
     for row, first in enumerate(case.firsts):
         window = case.window or longest
         for position in range(max(0, first - window + 1), first + case.num_rows):
@@ -61,11 +61,11 @@ def laid_out(case, seed=0):
             if not table[row, column]:
                 table[row, column] = pages.pop()
             if position >= case.first_key:
-                caches[0, table[row, column], offset] = k[row, position]
-                caches[1, table[row, column], offset] = v[row, position]
+                caches[0, table[row, column], :, offset] = k[row, position]
+                caches[1, table[row, column], :, offset] = v[row, position]
     arguments = {
-        "k_cache_PBGD": caches[0],
-        "v_cache_PBGD": caches[1],
+        "k_cache_PGBD": caches[0],
+        "v_cache_PGBD": caches[1],
         "table_SP": table,
         "positions_SR": torch.tensor(case.firsts).unsqueeze(1) + torch.arange(case.num_rows),
         "sinks_Q": torch.randn(case.num_heads, generator=generator) if case.sinks else None,
@@ -124,9 +124,9 @@ def test_a_row_has_the_same_bits_alone_and_in_a_crowd():
 @pytest.mark.parametrize("name", CASES)
 def test_8_bits_have_the_bits_of_the_rounded_cache(name):
     q, arguments, _, _ = laid_out(CASES[name])
-    k, v, scales = to_fp8_pair(arguments["k_cache_PBGD"].nan_to_num(), arguments["v_cache_PBGD"].nan_to_num())
-    caches = {"k_cache_PBGD": from_fp8(k, scales[..., 0]), "v_cache_PBGD": from_fp8(v, scales[..., 1])}
-    in_fp8 = {"k_cache_PBGD": k, "v_cache_PBGD": v, "scales_PG2B": scales.permute(0, 2, 3, 1)}
+    k, v, scales = to_fp8_pair(arguments["k_cache_PGBD"].nan_to_num(), arguments["v_cache_PGBD"].nan_to_num())
+    caches = {"k_cache_PGBD": from_fp8(k, scales[..., 0]), "v_cache_PGBD": from_fp8(v, scales[..., 1])}
+    in_fp8 = {"k_cache_PGBD": k, "v_cache_PGBD": v, "scales_PG2B": scales.transpose(2, 3)}
     out = attend_ref(q, **arguments | in_fp8)
     assert out.isfinite().all() and torch.equal(out, attend_ref(q, **arguments | caches))
 
@@ -138,7 +138,7 @@ def vars_of(case):
 def test_a_row_below_the_first_key_is_finite():
     case = Case(num_rows=2, firsts=(0,), sinks=False, first_key=1)
     q, arguments, _, _ = laid_out(case)
-    arguments["k_cache_PBGD"][:, 0], arguments["v_cache_PBGD"][:, 0] = 0, 0
+    arguments["k_cache_PGBD"][:, :, 0], arguments["v_cache_PGBD"][:, :, 0] = 0, 0
     assert attend_ref(q, **arguments).isfinite().all()
 
 
@@ -153,7 +153,7 @@ def test_rows_before_the_start_are_dead_and_change_nothing(window):
     def run(num_dead):
         positions = torch.arange(-num_dead, num_live).unsqueeze(0)
         rows = Rows(positions, positions >= 0, torch.tensor([[2]]), num_live)
-        cache = LayerCache(*torch.full((2, 4, page_size, num_kv, dim), 7.0))
+        cache = LayerCache(*torch.full((2, 4, num_kv, page_size, dim), 7.0))
         out = PlainOps(dense=8, experts=8).attend(
             Product(product[:, -positions.numel() :], None, 1), rows, cache, rope,
             eps=0.0, bias_N=None, sinks_Q=None, window=window,

@@ -26,12 +26,12 @@ def test_equals_dense_attention_and_writes_nothing(is_causal, num_live):
     angles = torch.arange(64.0, dtype=torch.float64)[:, None] * inverse
     rope = RopeTable(angles.cos().float(), angles.sin().float())
     table = 1 + torch.randperm(len(firsts) * 5, generator=generator).view(len(firsts), 5)
-    cache = LayerCache(*torch.full((2, 21, PAGE, KV, DIM), POISON))
+    cache = LayerCache(*torch.full((2, 21, KV, PAGE, DIM), POISON))
     context = torch.randn(2, len(firsts), 40, KV, DIM, generator=generator)  # rotated before
     for s, first in enumerate(firsts):
         for position in range(first):
             for part, dense in zip(cache.tensors, context, strict=True):
-                part[table[s, position // PAGE], position % PAGE] = dense[s, position]
+                part[table[s, position // PAGE], :, position % PAGE] = dense[s, position]
     before = [part.clone() for part in cache.tensors]
     qkv = torch.randn(len(firsts) * ROWS, (HEADS + 2 * KV) * DIM, generator=generator)
     positions = torch.tensor(firsts)[:, None] + torch.arange(ROWS)

@@ -182,17 +182,22 @@ def run_qkv(x, slots, cos, sin, cache):
         finish(product, WEIGHTS["qkv_bias"], EPS),
         cos_TD=cos,
         sin_TD=sin,
-        k_cache_PBGD=cache.k,
-        v_cache_PBGD=cache.v,
+        k_cache_PGBD=cache.k,
+        v_cache_PGBD=cache.v,
         slots_T=slots,
         scales_PG2B=cache.scales_PG2B,
     )
 
 
+def by_token(caches):
+    """[2, pages, G, page size, D] as [2, tokens, G, D]."""
+    return caches.transpose(2, 3).flatten(1, 2)
+
+
 def test_rope_write_rotates_and_writes_only_its_slots():
     num_rows = 9
     x, angles = normal(num_rows, HIDDEN, seed=50), torch.rand(num_rows, DIM // 2) * 6
-    caches = torch.full((2, 5, PAGE, KV, DIM), -7.0)
+    caches = torch.full((2, 5, KV, PAGE, DIM), -7.0)
     slots = torch.tensor([8, 9, 10, 31, 32, 17, 39, 24, 12])
     q = run_qkv(x, slots, angles.cos(), angles.sin(), LayerCache(*caches))
     qkv = norm64(x, WEIGHTS["norm"]) @ WEIGHTS["qkv"].double().T + WEIGHTS["qkv_bias"].double()
@@ -203,7 +208,7 @@ def test_rope_write_rotates_and_writes_only_its_slots():
     ).unsqueeze(1)
     rotated = torch.cat((turned.real, turned.imag), dim=-1)
     close(q, rotated[:, :HEADS])
-    flat = caches.flatten(1, 2)
+    flat = by_token(caches)
     close(flat[0, slots], rotated[:, HEADS : HEADS + KV])
     close(flat[1, slots], qkv[:, HEADS + KV :])
     untouched = torch.ones(5 * PAGE, dtype=torch.bool)
@@ -215,38 +220,38 @@ def test_rope_write_rounds_to_8_bits():
     """As a cache of the rows' own dtype would be rounded; neighbours on a page are left alone."""
     x, angles = normal(9, HIDDEN, seed=50), torch.rand(9, DIM // 2) * 6
     slots = torch.tensor([8, 9, 10, 31, 32, 17, 39, 24, 12])
-    plain = LayerCache(*torch.zeros(2, 5, PAGE, KV, DIM))
-    rounded = LayerCache.zeros((5, PAGE, KV, DIM), torch.float32, torch.device("cpu"), in_fp8=True)
+    plain = LayerCache(*torch.zeros(2, 5, KV, PAGE, DIM))
+    rounded = LayerCache.zeros((5, KV, PAGE, DIM), torch.float32, torch.device("cpu"), in_fp8=True)
     first, second = (run_qkv(x, slots, angles.cos(), angles.sin(), cache) for cache in (plain, rounded))
     assert torch.equal(first, second)
     k, v, scales = to_fp8_pair(plain.k, plain.v)
     assert torch.equal(rounded.k, k) and torch.equal(rounded.v, v)
     written = torch.zeros(5 * PAGE, dtype=torch.bool)
     written[slots] = True
-    scales[~written.view(5, PAGE)] = 0
-    assert torch.equal(rounded.scales_PG2B, scales.permute(0, 2, 3, 1))
+    scales.transpose(1, 2)[~written.view(5, PAGE)] = 0
+    assert torch.equal(rounded.scales_PG2B, scales.transpose(2, 3))
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_a_row_that_is_not_finite_poisons_its_key_and_spares_its_value(poison):
     """So that a masked weight of 0 times the value stays 0; the other rows keep their bits."""
     x, angles = normal(9, HIDDEN, seed=50), torch.rand(9, DIM // 2) * 6
-    clean, caches = torch.zeros(2, 3, PAGE, KV, DIM), torch.zeros(2, 3, PAGE, KV, DIM)
+    clean, caches = torch.zeros(2, 3, KV, PAGE, DIM), torch.zeros(2, 3, KV, PAGE, DIM)
     slots = torch.arange(9)
     run_qkv(x, slots, angles.cos(), angles.sin(), LayerCache(*clean))
     x[4, 0] = poison
     run_qkv(x, slots, angles.cos(), angles.sin(), LayerCache(*caches))
-    keys, values = caches.flatten(1, 2)
+    keys, values = by_token(caches)
     assert keys[4].isnan().all() and (values[4] == 0).all()
     others = slots[slots != 4]
-    assert torch.equal(caches.flatten(1, 2)[:, others], clean.flatten(1, 2)[:, others])
+    assert torch.equal(by_token(caches)[:, others], by_token(clean)[:, others])
 
 
 def qkv_of_rows(x):
     angles = x[:, : DIM // 2]
-    caches = torch.zeros(2, 4, PAGE, KV, DIM)
+    caches = torch.zeros(2, 4, KV, PAGE, DIM)
     q = run_qkv(x, torch.arange(len(x)), angles.cos(), angles.sin(), LayerCache(*caches))
-    return torch.cat((q.flatten(1), caches[0].flatten(0, 1).flatten(1)[: len(x)]), dim=1)
+    return torch.cat((q.flatten(1), by_token(caches)[0].flatten(1)[: len(x)]), dim=1)
 
 
 def add_and_router_of_rows(x):

@@ -69,7 +69,7 @@ class Case:
         return Rows(positions.to(to), live.to(to), order.unsqueeze(0).to(to), first + num_rows)
 
     def cache(self, num_kv, num_pages=8):
-        return LayerCache(*(self.rows(num_pages, PAGE, num_kv, 64) for _ in range(2)))
+        return LayerCache(*(self.rows(num_pages, num_kv, PAGE, 64) for _ in range(2)))
 
     def close(self, actual, expected):
         assert actual.shape == expected.shape
@@ -140,8 +140,8 @@ def test_qkv_rope_write(case, num_heads, num_kv):
         (normed.rows_TH.float() @ weight.T) * inverse_rms(normed, EPS) + bias,
         cos_TD=rope.cos[positions],
         sin_TD=rope.sin[positions],
-        k_cache_PBGD=expected_cache.k,
-        v_cache_PBGD=expected_cache.v,
+        k_cache_PGBD=expected_cache.k,
+        v_cache_PGBD=expected_cache.v,
         slots_T=write_slots(rows, PAGE),
     )
     case.close(q, expected)
@@ -161,8 +161,8 @@ def test_flash(case, window, sinks, first, first_key):
     out = flash.flash_attend(q, rows, cache, sinks_Q=sinks_q, window=window, first_key=first_key)
     expected = attend_ref(
         q.float().unsqueeze(0),
-        k_cache_PBGD=cache.k.float(),
-        v_cache_PBGD=cache.v.float(),
+        k_cache_PGBD=cache.k.float(),
+        v_cache_PGBD=cache.v.float(),
         table_SP=rows.table_SP,
         positions_SR=rows.positions_SR,
         sinks_Q=sinks_q,
@@ -179,7 +179,7 @@ def test_flash(case, window, sinks, first, first_key):
 
 def in_fp8(cache):
     k, v, scales = to_fp8_pair(cache.k, cache.v)
-    return LayerCache(k, v, scales.permute(0, 2, 3, 1).contiguous())
+    return LayerCache(k, v, scales.transpose(2, 3).contiguous())
 
 
 @pytest.mark.parametrize("bits", [0x7F800000, 0x7FFFFFFF])  # infinity, and the NaN that a GPU's products give
@@ -201,7 +201,7 @@ def test_rows_are_rounded_to_fp8_as_by_the_twin(case, bits):
     expected = in_fp8(plain)
     slots = write_slots(rows, PAGE)[rows.live_SR.flatten()]
     for ours, right in ((rounded.k, expected.k), (rounded.v, expected.v)):
-        assert torch.equal(ours.flatten(0, 1)[slots], right.flatten(0, 1)[slots])
+        assert torch.equal(ours[slots // PAGE, :, slots % PAGE], right[slots // PAGE, :, slots % PAGE])
     ours, right = (each.scales_PG2B[slots // PAGE, :, :, slots % PAGE] for each in (rounded, expected))
     assert torch.equal(ours, right)
     assert (ours[:, 1, 0] == BROKEN).all() and (ours[:, 3] < LARGEST_SCALE).all()
@@ -212,8 +212,7 @@ def test_rows_are_rounded_to_fp8_as_by_the_twin(case, bits):
 def test_flash_over_fp8_has_the_bits_of_the_rounded_cache(case, window, first_key):
     rows, rounded, q = case.sequence(32, 45), in_fp8(case.cache(2)), case.rows(45, 8, 64)
     k, v = (
-        from_fp8(part, rounded.scales_PG2B[:, :, i].transpose(1, 2)).to(case.dtype)
-        for i, part in enumerate((rounded.k, rounded.v))
+        from_fp8(part, rounded.scales_PG2B[:, :, i]).to(case.dtype) for i, part in enumerate((rounded.k, rounded.v))
     )
     options = {"sinks_Q": case.random(8), "window": window, "first_key": first_key}
     out = flash.flash_attend(q, rows, rounded, **options)

@@ -77,7 +77,7 @@ def test_queries_keys_and_values(few_programs, monkeypatch, device, dtype, num_h
     rope = RopeTable(*torch.randn(2, length, 32, device=device))
 
     def run():
-        cache = LayerCache(*torch.zeros(2, 7, PAGE, num_kv, 64, device=device, dtype=dtype))
+        cache = LayerCache(*torch.zeros(2, 7, num_kv, PAGE, 64, device=device, dtype=dtype))
         normed = Normed(x, torch.full((2 * length, 3), width / 3, device=device))
         q = qkv.qkv_rope_write(
             normed if is_normed else x, weight, bias if is_normed else None, rows, cache, rope, eps=1e-5
@@ -110,7 +110,7 @@ def test_bits_at_true_shapes(few_programs, monkeypatch, device):
     rope = RopeTable(*torch.randn(2, num_rows, 32, device=device))
 
     def run():
-        cache = LayerCache(*torch.zeros(2, 129, PAGE, kv_heads, 64, device=device, dtype=torch.bfloat16))
+        cache = LayerCache(*torch.zeros(2, 129, kv_heads, PAGE, 64, device=device, dtype=torch.bfloat16))
         q = qkv.qkv_rope_write(normed, qkv_weight, bias, rows, cache, rope, eps=1e-5)
         out, split = gemm.add(q.flatten(1), weight, norm, residual, norm)
         return q, cache.k, cache.v, out, *split

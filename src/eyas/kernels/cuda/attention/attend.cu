@@ -12,8 +12,8 @@
 // attend_step.cuh.
 //
 // Defines: GROUP (query heads per key/value head, 4 or 8), NUM_KV, WARPS (8, or 4 where shared memory is small), TILES
-// (of 16 row-heads, most in a block: 1, 2), DEPTH (halves of steps, keys or values, that a warp has under way),
-// RESIDENT (blocks per multiprocessor), KV_FP8 (keys and values in 8 bits).
+// (of 16 row-heads, most in a block: 1, 2), DEPTH (halves of steps, keys or values, that a warp has under way), EARLY
+// (of them asked for before rows are finished), RESIDENT (blocks per multiprocessor), KV_FP8 (keys and values in 8 bits).
 #include "attention/attend_plan.cuh"
 #include "attention/attend_rows.cuh"
 #include "attention/attend_step.cuh"
@@ -132,9 +132,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
         Stream stream = {cache, seq_table, shared + warp * HALF_BYTES, factors + warp * STEP,
                          piece.begin + ((warp - piece.begin) & (WARPS - 1)), 0};
 #pragma unroll 1
-        for (int half = 0; half < DEPTH; ++half) stream.fetch(piece, half);
+        for (int half = 0; half < EARLY; ++half) stream.fetch(piece, half);
         const float sink = output.sink(piece.kv * GROUP + threadIdx.x / 16 % GROUP);
         finish_rows(product, {queries, fresh, cache, seq_table}, piece, num_rows, waited);
+#pragma unroll 1
+        for (int half = EARLY; half < DEPTH; ++half) stream.fetch(piece, half);
         __syncthreads();
 
         auto write_out = [&](int row_head, int four, const State& all) {

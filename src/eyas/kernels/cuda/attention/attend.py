@@ -128,6 +128,7 @@ def _defines(launch: Launch, ring: Ring, *, in_fp8: bool) -> dict[str, int]:
         "WARPS": config.warps,
         "TILES": config.tiles,
         "DEPTH": ring.depth,
+        "EARLY": ring.early,
         "RESIDENT": config.resident,
         "KV_FP8": int(in_fp8),
     }
@@ -135,7 +136,7 @@ def _defines(launch: Launch, ring: Ring, *, in_fp8: bool) -> dict[str, int]:
 
 def _launch(qkv: Product, rows: Rows, cache: LayerCache, window: int | None, first_key: int, limits: Limits) -> Launch:
     """Return the launch; raises ValueError on shapes that the kernel does not have, and where a plan is missing."""
-    page_size, num_kv, dim = cache.k.shape[1:]
+    num_kv, page_size, dim = cache.k.shape[1:]
     if (page_size, dim) != (PAGE, DIM):
         raise ValueError(f"attend needs pages of {PAGE} and dimension {DIM}, not {page_size} and {dim}")
     if window is not None and window > MAX_WINDOW:

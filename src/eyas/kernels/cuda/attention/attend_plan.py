@@ -48,7 +48,9 @@ STEP = 32  # keys
 MAX_SEQS = 512  # attend_plan.cu has it too
 MAX_ROWS = 32
 TILES = 2  # of 16 pairs of row and query head, most in a block
-MAX_DEPTH, SHARED_DEPTH = 5, 2  # of keys, or values, in 16 bits; the second where two blocks share a multiprocessor
+MAX_DEPTH = 5  # of keys, or values, in 16 bits; in 8 bits twice as many
+SHARED_DEPTH, SHARED_FP8_DEPTH = 2, 3  # where two blocks share a multiprocessor
+FP8_EARLY = 2  # keys and values of a step; more would arrive before the rows that all of them wait for
 STATIC_SHARED_BYTES = 1280  # what the kernel declares, and the system's own
 STATE_WORDS = DIM + 4  # of a row and query head: output, peak, sum, padding
 UNIT_WORDS = 4
@@ -63,6 +65,7 @@ class Config(NamedTuple):
 
 class Ring(NamedTuple):
     depth: int  # copies of 32 keys, or values, that a warp has under way
+    early: int  # of them asked for before the rows are finished
     shared: int  # bytes of a block, all that it has
 
 
@@ -105,12 +108,15 @@ def _config(num_rows: int, group: int, shared_limit: int, *, crowded: bool, in_f
 
 
 def ring_of(config: Config, num_rows: int, shared_limit: int, *, in_fp8: bool) -> Ring:
-    """Return the copies under way: in 8 bits twice as many, for as many bytes. No bits depend on it."""
-    depth = (SHARED_DEPTH if config.resident > 1 else MAX_DEPTH) * (2 if in_fp8 else 1)
+    """Return the copies under way. No bits depend on it."""
+    if config.resident > 1:
+        depth = SHARED_FP8_DEPTH if in_fp8 else SHARED_DEPTH
+    else:
+        depth = 2 * MAX_DEPTH if in_fp8 else MAX_DEPTH
     while True:
         shared = _shared_bytes(config.warps, depth, config.tiles, num_rows, in_fp8=in_fp8)
         if config.resident * (shared + STATIC_SHARED_BYTES) <= shared_limit:
-            return Ring(depth, shared)
+            return Ring(depth, min(depth, FP8_EARLY) if in_fp8 else depth, shared)
         depth -= 1
 
 

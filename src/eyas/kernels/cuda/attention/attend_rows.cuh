@@ -215,7 +215,7 @@ DEVICE void put_key_value(const Finished& finished, const Piece& piece, const Ta
     const int position = piece.rows.first + task.row;
     const i64 page = finished.table[position / PAGE];
     Element* const cache = task.is_value ? finished.cache.values : finished.cache.keys;
-    put_halves(cache + (page * PAGE + position % PAGE) * TOKEN + piece.kv * D, eighth, entry.first, entry.second);
+    put_halves(cache + page * PAGE_NUMBERS + (piece.kv * PAGE + position % PAGE) * D, eighth, entry.first, entry.second);
 #if KV_FP8
     if (eighth == 0) finished.cache.scales_of(page, piece.kv, task.is_value)[position % PAGE] = entry.scale;
 #endif

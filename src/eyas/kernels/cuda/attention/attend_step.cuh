@@ -18,7 +18,7 @@
 #include "attention/attend_plan.cuh"
 #include "attention/softmax_tree.cuh"
 
-constexpr int TOKEN = NUM_KV * D;              // elements from token to token in a cache
+constexpr int PAGE_NUMBERS = NUM_KV * PAGE * D;  // of a cache: [page][NUM_KV][PAGE][D]
 constexpr int ROW_BYTES = KV_FP8 ? D : D * 2;
 constexpr int KEY_BYTES = STEP * ROW_BYTES;    // keys, or values, of a step
 constexpr int HALF_BYTES = KEY_BYTES + (KV_FP8 ? STEP : 0);  // with the bytes of their powers of two
@@ -82,13 +82,13 @@ struct Stream {
                                     place(half) + place_of(copy_row + 4, chunk) - 4 * ROW_BYTES};
             const i64 pages_here[2] = {page_of(i % 16 * 2), page_of(i % 16 * 2 + 1)};
             const Element* const source =
-                (half & 1 ? cache.values : cache.keys) + copy_row * TOKEN + piece.kv * D + chunk * (D / ROW_CHUNKS);
-            const Element* const sources[2] = {source + pages_here[0] * (PAGE * TOKEN),
-                                               source + pages_here[1] * (PAGE * TOKEN)};
+                (half & 1 ? cache.values : cache.keys) + (piece.kv * PAGE + copy_row) * D + chunk * (D / ROW_CHUNKS);
+            const Element* const sources[2] = {source + pages_here[0] * PAGE_NUMBERS,
+                                               source + pages_here[1] * PAGE_NUMBERS};
             auto copy = [&](u32 stored, u32 mine) {
 #pragma unroll
                 for (int r = 0; r < STEP; r += COPY_ROWS)
-                    copy_async_16(targets[r / 4 % 2] + r * ROW_BYTES, sources[r / PAGE] + r % PAGE * TOKEN,
+                    copy_async_16(targets[r / 4 % 2] + r * ROW_BYTES, sources[r / PAGE] + r % PAGE * D,
                                   mine >> r & 1);
 #if KV_FP8
                 if (lane < 2)

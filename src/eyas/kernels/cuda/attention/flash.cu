@@ -16,7 +16,7 @@ constexpr int HALF_BYTES = BLOCK * DIM * 2, STAGE_BYTES = 2 * HALF_BYTES;  // ke
 constexpr int MATH_WARPS = 4 * WARPGROUPS, THREADS = 32 * (MATH_WARPS + 4);
 constexpr int KEYS_WARP = MATH_WARPS, VALUES_WARP = MATH_WARPS + 1, FENCE_WARP = MATH_WARPS + 2;  // and one for nothing
 constexpr int REGISTERS = WARPGROUPS == 3 ? 160 : 232, COPY_REGISTERS = 32;
-constexpr int PAGES = BLOCK / PAGE, ROW_NUMBERS = NUM_KV * DIM;
+constexpr int PAGES = BLOCK / PAGE, PAGE_NUMBERS = NUM_KV * PAGE * DIM;  // of keys or values [page][NUM_KV][PAGE][DIM]
 constexpr float NEVER = -1e30f;  // not -inf, whose difference with itself is NaN
 static_assert(ROWS % GROUP == 0 && BLOCK % POSITIONS == 0 && DEPTH >= 4, "");
 
@@ -46,7 +46,7 @@ struct Work {
 // One warp for keys, one for values: rows of 128 bytes whose piece p of 16 bytes goes to p ^ (row & 7), see wgmma.cuh.
 DEVICE void bring(const Shared& s, const u16* cache, const i64* table, int num_pages, const Work& work, int half) {
     const int lane = lane_id(), piece = lane % 8, row = lane / 8, end = work.end();  // and every fourth row after it
-    const u16* const mine = cache + row * ROW_NUMBERS + work.kv_head * DIM + piece * 8;
+    const u16* const mine = cache + (work.kv_head * PAGE + row) * DIM + piece * 8;
     u8* const targets[2] = {s.stages + half * HALF_BYTES + row * 128 + (piece ^ row) * 16,
                             s.stages + half * HALF_BYTES + row * 128 + (piece ^ row ^ 4) * 16};
     const auto pages_from = [&](int column) { return static_cast<int>(table[min(column + lane, num_pages - 1)]); };
@@ -64,11 +64,11 @@ DEVICE void bring(const Shared& s, const u16* cache, const i64* table, int num_p
 #pragma unroll
         for (int p = 0; p < PAGES; ++p) {
             const i64 page = __shfl_sync(FULL_WARP, pages, column + p);
-            const u16* const from = mine + page * (PAGE * ROW_NUMBERS);
+            const u16* const from = mine + page * PAGE_NUMBERS;
 #pragma unroll
             for (int i = 0; i < PAGE; i += 4) {
                 u8* const to = targets[i / 4 % 2] + place.number * STAGE_BYTES + (p * PAGE + i) * 128;
-                copy_async_16(to, from + i * ROW_NUMBERS, block * BLOCK + p * PAGE + i + row < end);
+                copy_async_16(to, from + i * DIM, block * BLOCK + p * PAGE + i + row < end);
             }
         }
         copy_async_arrive(s.there + place.number);

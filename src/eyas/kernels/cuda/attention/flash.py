@@ -35,7 +35,7 @@ def flash_attend(q_TQD: Tensor, rows: Rows, cache: LayerCache, *, sinks_Q: Tenso
     """
     num_tokens, num_heads, dim = q_TQD.shape
     num_seqs, num_rows = rows.positions_SR.shape
-    _, page_size, num_kv, _ = cache.k.shape
+    _, num_kv, page_size, _ = cache.k.shape
     group = num_heads // num_kv
     if (page_size, dim) != (PAGE, DIM) or group not in GROUPS or num_heads % num_kv:
         return None

@@ -19,23 +19,24 @@ __all__ = ["KEY_BLOCK", "attend_ref", "read_pages"]
 KEY_BLOCK = 128  # positions; page sizes must divide it
 
 
-def read_pages(cache_PBGD: Tensor, scales_PGB: Tensor | None, pages: Tensor) -> Tensor:
-    """Return keys or values fp32 [*pages, page size, G, D]; with scales the cache is in 8 bits."""
+def read_pages(cache_PGBD: Tensor, scales_PGB: Tensor | None, table_SP: Tensor) -> Tensor:
+    """Return keys or values fp32 [S, G, P * page size, D]; with scales the cache is in 8 bits."""
+    entries_GSPBD = cache_PGBD.transpose(0, 1)[:, table_SP]
     if scales_PGB is None:
-        return cache_PBGD[pages].float()
-    return from_fp8(cache_PBGD[pages], scales_PGB[pages].transpose(-1, -2))
+        pages = entries_GSPBD.float()
+    else:
+        pages = from_fp8(entries_GSPBD, scales_PGB.transpose(0, 1)[:, table_SP])
+    return pages.flatten(2, 3).transpose(0, 1)
 
 
 def _gather_blocks(
-    cache_PBGD: Tensor, scales_PGB: Tensor | None, table_SP: Tensor, first_S: Tensor, num_blocks: int
+    cache_PGBD: Tensor, scales_PGB: Tensor | None, table_SP: Tensor, first_S: Tensor, num_blocks: int
 ) -> Tensor:
     """Gather fp32 [S, G, num_blocks, KEY_BLOCK, D] starting at block `first_S` of each sequence."""
-    page_size = cache_PBGD.shape[1]
-    per_block = KEY_BLOCK // page_size
+    per_block = KEY_BLOCK // cache_PGBD.shape[2]
     offsets = torch.arange(num_blocks * per_block, device=table_SP.device)
     columns = (first_S.unsqueeze(1) * per_block + offsets).clamp_(max=table_SP.shape[1] - 1)
-    pages = read_pages(cache_PBGD, scales_PGB, table_SP.gather(1, columns)).flatten(1, 2)
-    return torch.unflatten(pages, 1, (num_blocks, KEY_BLOCK)).permute(0, 3, 1, 2, 4)
+    return read_pages(cache_PGBD, scales_PGB, table_SP.gather(1, columns)).unflatten(2, (num_blocks, KEY_BLOCK))
 
 
 def _attend_tile(
@@ -51,7 +52,7 @@ def _attend_tile(
     num_blocks: int,
 ) -> Tensor:
     num_seqs, num_rows, num_heads, dim = q_SRQD.shape
-    num_kv = k_cache.shape[2]
+    num_kv = k_cache.shape[1]
     first_S = positions_SR[:, 0] * 0
     if window is not None:
         first_S = (positions_SR[:, 0] - window + 1).clamp(min=0) // KEY_BLOCK
@@ -90,8 +91,8 @@ def _attend_tile(
 def attend_ref(
     q_SRQD: Tensor,
     *,
-    k_cache_PBGD: Tensor,
-    v_cache_PBGD: Tensor,
+    k_cache_PGBD: Tensor,
+    v_cache_PGBD: Tensor,
     table_SP: Tensor,
     positions_SR: Tensor,
     sinks_Q: Tensor | None,
@@ -126,8 +127,8 @@ def attend_ref(
         parts.append(
             _attend_tile(
                 q_SRQD[:, rows],
-                k_cache_PBGD,
-                v_cache_PBGD,
+                k_cache_PGBD,
+                v_cache_PGBD,
                 scales_PG2B,
                 table_SP,
                 positions_SR[:, rows],

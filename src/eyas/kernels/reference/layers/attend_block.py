@@ -22,10 +22,10 @@ def attend_block_ref(
     A row sees the cached keys at positions before its sequence's first row, itself, and the live rows beside it, or
     with `is_causal` those before it alone.
     """
-    num_pages = min(-(-rows.max_length // cache.k.shape[1]), rows.table_SP.shape[1])
+    num_pages = min(-(-rows.max_length // cache.page_size), rows.table_SP.shape[1])
     scales = (None, None) if cache.scales_PG2B is None else cache.scales_PG2B.unbind(2)
     cached_SNGD, values_SNGD = (
-        read_pages(part, own, rows.table_SP[:, :num_pages]).flatten(1, 2)
+        read_pages(part, own, rows.table_SP[:, :num_pages]).transpose(1, 2)
         for part, own in zip((cache.k, cache.v), scales, strict=True)
     )
     first_S11 = rows.positions_SR[:, :1].clamp(min=0).unsqueeze(2)

@@ -44,7 +44,7 @@ class RopeTable(NamedTuple):
 
 
 class LayerCache(NamedTuple):
-    """Keys and values of one layer, [pages, page size, G, D] each.
+    """Keys and values of one layer, [pages, G, page size, D] each: those of a head in a page lie side by side.
 
     Page 0 takes what plain and prompt operations write for dead rows; the decode kernel writes nothing for them.
     With scales both are e4m3 in bytes; of a page and head, those of its keys stand before those of its values
@@ -59,11 +59,15 @@ class LayerCache(NamedTuple):
     def zeros(
         cls, shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device, *, in_fp8: bool = False
     ) -> LayerCache:
-        """Allocate for [pages, page size, G, D]."""
+        """Allocate for [pages, G, page size, D]."""
         k, v = (torch.zeros(shape, dtype=torch.uint8 if in_fp8 else dtype, device=device) for _ in range(2))
-        num_pages, page_size, num_kv, _ = shape
+        num_pages, num_kv, page_size, _ = shape
         scales = torch.zeros(num_pages, num_kv, 2, page_size, dtype=torch.uint8, device=device) if in_fp8 else None
         return cls(k, v, scales)
+
+    @property
+    def page_size(self) -> int:
+        return self.k.shape[2]
 
     @property
     def in_fp8(self) -> bool:

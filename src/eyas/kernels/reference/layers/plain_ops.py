@@ -75,8 +75,8 @@ class PlainOps:
         def attended(seqs: slice, max_length: int) -> Tensor:
             return attend_ref(
                 q_SRQD[seqs],
-                k_cache_PBGD=cache.k,
-                v_cache_PBGD=cache.v,
+                k_cache_PGBD=cache.k,
+                v_cache_PGBD=cache.v,
                 table_SP=rows.table_SP[seqs],
                 positions_SR=rows.positions_SR[seqs],
                 sinks_Q=sinks_Q,
@@ -104,7 +104,7 @@ class PlainOps:
         bias_N: Tensor | None,
         is_causal: bool = False,
     ) -> Tensor:
-        (num_kv, dim), shape = cache.k.shape[-2:], rows.positions_SR.shape
+        (_, num_kv, _, dim), shape = cache.k.shape, rows.positions_SR.shape
         positions_T = rows.positions_SR.flatten().clamp(min=0)
         qk, v = finish(qkv, bias_N, eps).unflatten(-1, (-1, dim)).tensor_split((-num_kv,), dim=1)
         q, k = rotate(qk, rope.cos[positions_T], rope.sin[positions_T]).tensor_split((-num_kv,), dim=1)
@@ -175,8 +175,8 @@ def _write(qkv: Product, rows: Rows, cache: LayerCache, rope: RopeTable, bias_N:
         finish(qkv, bias_N, eps),
         cos_TD=rope.cos[positions_T],
         sin_TD=rope.sin[positions_T],
-        k_cache_PBGD=cache.k,
-        v_cache_PBGD=cache.v,
-        slots_T=write_slots(rows, cache.k.shape[1]),
+        k_cache_PGBD=cache.k,
+        v_cache_PGBD=cache.v,
+        slots_T=write_slots(rows, cache.page_size),
         scales_PG2B=cache.scales_PG2B,
     )

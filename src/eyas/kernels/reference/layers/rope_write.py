@@ -23,7 +23,7 @@ def finish(product: Product, bias_N: Tensor | None, eps: float) -> Tensor:
 
 
 def write_slots(rows: Rows, page_size: int) -> Tensor:
-    """Flat cache rows [T] (page * page size + offset) of the rows' positions; dead rows go to page 0."""
+    """Places [T] (page * page size + offset) of the rows' positions; dead rows go to page 0."""
     columns = (rows.positions_SR // page_size).clamp(0, rows.table_SP.shape[1] - 1)
     offsets = rows.positions_SR % page_size
     slots = rows.table_SP.gather(1, columns) * page_size + offsets
@@ -46,8 +46,8 @@ def rope_write_ref(
     *,
     cos_TD: Tensor,
     sin_TD: Tensor,
-    k_cache_PBGD: Tensor,
-    v_cache_PBGD: Tensor,
+    k_cache_PGBD: Tensor,
+    v_cache_PGBD: Tensor,
     slots_T: Tensor,
     scales_PG2B: Tensor | None = None,
 ) -> Tensor:
@@ -57,19 +57,19 @@ def rope_write_ref(
     are spared, since a masked weight of 0 times NaN would be NaN. With scales the caches are in 8 bits, and keys and
     values are rounded twice: to the dtype of `qkv_TN`, then to e4m3.
     """
-    num_kv, dim = k_cache_PBGD.shape[-2:]
+    _, num_kv, page_size, dim = k_cache_PGBD.shape
+    pages_T, offsets_T = slots_T // page_size, slots_T % page_size
     qkv = qkv_TN.unflatten(-1, (-1, dim))
     num_heads = qkv.shape[1] - 2 * num_kv
     rotated = rotate(qkv[:, : num_heads + num_kv], cos_TD, sin_TD)
     keys, values = rotated[:, num_heads:], qkv[:, num_heads + num_kv :]
     if scales_PG2B is None:
-        keys, values = keys.to(k_cache_PBGD.dtype), values.to(v_cache_PBGD.dtype)
+        keys, values = keys.to(k_cache_PGBD.dtype), values.to(v_cache_PGBD.dtype)
         finite = values.isfinite().all(-1, keepdim=True)
         keys, values = torch.where(finite, keys, float("nan")), torch.where(finite, values, 0.0)
     else:
         keys, values, scales_TG2 = to_fp8_pair(keys.to(qkv.dtype), values)
-        page_size = k_cache_PBGD.shape[1]
-        scales_PG2B[slots_T // page_size, :, :, slots_T % page_size] = scales_TG2
-    k_cache_PBGD.view(-1, num_kv, dim)[slots_T] = keys
-    v_cache_PBGD.view(-1, num_kv, dim)[slots_T] = values
+        scales_PG2B[pages_T, :, :, offsets_T] = scales_TG2
+    k_cache_PGBD[pages_T, :, offsets_T] = keys
+    v_cache_PGBD[pages_T, :, offsets_T] = values
     return rotated[:, :num_heads]

@@ -93,7 +93,7 @@ def _flash_kernel(
     table_ptr += sequence.to(tl.int64) * num_pages
     offsets = (((sequence * num_rows + row).to(tl.int64) * Q + head) * 64)[:, None] + tl.arange(0, 64)[None, :]
     q = tl.load(q_ptr + offsets, mask=inside[:, None], other=0.0)
-    inner = (tl.arange(0, BLOCK_N) % PAGE * (G * 64) + kv_head * 64)[:, None] + tl.arange(0, 64)[None, :]
+    inner = ((kv_head * PAGE + tl.arange(0, BLOCK_N) % PAGE) * 64)[:, None] + tl.arange(0, 64)[None, :]
     scale_inner = kv_head * (2 * PAGE) + tl.arange(0, BLOCK_N) % PAGE
 
     if SINKS:
@@ -145,7 +145,7 @@ def flash_attend(
     """
     _, num_heads, dim = q_TQD.shape
     num_seqs, num_rows = rows.positions_SR.shape
-    _, page_size, num_kv, _ = cache.k.shape
+    _, num_kv, page_size, _ = cache.k.shape
     config = _FULL if window is None else _SLIDING
     tile = config["BLOCK_M"] * num_kv // num_heads
     out = torch.empty(len(q_TQD), num_heads * dim, dtype=q_TQD.dtype, device=q_TQD.device)

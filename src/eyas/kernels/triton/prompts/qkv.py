@@ -94,8 +94,7 @@ def _write_pages(
     live = tl.load(live_ptr + rows) != 0
     column = tl.minimum(position // PAGE, num_pages - 1)
     page = tl.load(table_ptr + (rows // rows_a_sequence).to(tl.int64) * num_pages + column, mask=live, other=0)
-    token = page * PAGE + position % PAGE
-    offsets = ((token * G + kv_head) * 64)[:, None] + (n % 64)[None, :]
+    offsets = (((page * G + kv_head) * PAGE + position % PAGE) * 64)[:, None] + (n % 64)[None, :]
     if scales_ptr is not None:
         entries, scales = _in_fp8(out, BLOCK_T)
         of_pair = tl.arange(0, 2)[None, :] * PAGE + (page * (2 * G * PAGE) + kv_head * (2 * PAGE))[:, None]
@@ -211,7 +210,7 @@ def qkv_rope_write(
     """
     x_rows, sums = x if isinstance(x, Normed) else (x, x)
     num_rows, width = x_rows.shape
-    _, page_size, num_kv, _ = cache.k.shape
+    _, num_kv, page_size, _ = cache.k.shape
     num_heads = weight.num_rows // HEAD_DIM - 2 * num_kv
     q = torch.empty(num_rows, num_heads, HEAD_DIM, dtype=x_rows.dtype, device=x_rows.device)
     config = _config(num_rows, num_heads, num_kv, x_rows.device)
