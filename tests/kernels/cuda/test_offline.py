@@ -284,18 +284,21 @@ def test_products_of_warpgroups(monkeypatch, tmp_path, batch):
 
 
 @pytest.mark.parametrize(
-    ("group", "num_kv", "has_sinks", "warpgroups"),
-    [(8, 8, True, 3), (8, 8, False, 3), (4, 2, True, 3), (8, 8, True, 2), (8, 8, True, 1)],
-)
-def test_attention_of_warpgroups(tmp_path, group, num_kv, has_sinks, warpgroups):
+    ("group", "num_kv", "has_sinks", "warpgroups", "in_fp8"),
+    [
+        (8, 8, True, 3, False), (8, 8, False, 3, False), (4, 2, True, 3, False), (8, 8, True, 2, False),
+        (8, 8, True, 1, False), (8, 8, True, 3, True), (8, 8, True, 2, True), (8, 8, True, 1, True),
+    ],
+)  # fmt: skip
+def test_attention_of_warpgroups(tmp_path, group, num_kv, has_sinks, warpgroups, in_fp8):
     """Products run beside the weighing: two waits a block of keys, the second behind its exponentials."""
     triton = pytest.importorskip("triton", reason="it brings nvdisasm")
     nvdisasm = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
-    defines = tuple(sorted(flash.defines(group, num_kv, warpgroups, has_sinks=has_sinks).items()))
+    defines = tuple(sorted(flash.defines(group, num_kv, warpgroups, has_sinks=has_sinks, in_fp8=in_fp8).items()))
     compiled = _compiled("attention/flash", defines, "sm_90")
     usage = compiled.usage["flash"]
     assert usage.spill_bytes == usage.stack_bytes == 0
-    assert flash.shared_bytes() <= DEVICES["sm_90"].shared_memory_per_block_optin
+    assert flash.shared_bytes(in_fp8=in_fp8) <= DEVICES["sm_90"].shared_memory_per_block_optin
     (tmp_path / "cubin").write_bytes(compiled.cubin)
     sass = subprocess.run(
         [nvdisasm, "-c", tmp_path / "cubin"], capture_output=True, text=True, check=True

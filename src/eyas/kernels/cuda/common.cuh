@@ -343,6 +343,14 @@ DEVICE u32 halves_not_yet(u32 word) { return (~word - 0x00010001u) & word & 0x80
 
 // ---- built on the above ------------------------------------------------------------------------------------------
 
+// Two e4m3, bytes `low` and `high` of two words (4 .. 7: of the second), as bf16. Their bits at the end of those of a
+// bf16 are the numbers times 2^-120, subnormals too. Each byte comes with a byte of its sign in front of it, so that one
+// shift and one mask bring both parts to their places.
+DEVICE u32 widen_e4m3(u32 first, u32 second, u32 low, u32 high) {
+    const u32 selector = low | (low | 8) << 4 | high << 8 | (high | 8) << 12;
+    return byte_perm_signs(first, second, selector) << 4 & 0x87f087f0u;
+}
+
 constexpr float LOG2_E = 1.4426950408889634f;
 
 DEVICE float fast_exp(float x) { return fast_exp2(x * LOG2_E); }

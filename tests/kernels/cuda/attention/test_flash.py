@@ -9,6 +9,7 @@ from tests.kernels.cuda.emulator import emulated
 
 from eyas.kernels.cuda.attention import flash
 from eyas.kernels.layouts.device import device_limits
+from eyas.kernels.layouts.fp8_cache import BROKEN, from_fp8, to_fp8_pair
 from eyas.kernels.reference.layers.attend import attend_ref
 from eyas.kernels.reference.layers.ops import LayerCache, Rows
 
@@ -76,6 +77,20 @@ class Case:
         )
         return case
 
+    def in_fp8(self):
+        """Two cases: keys and values in 8 bits, of many magnitudes, and a bf16 cache of the same numbers.
+
+        Bytes and powers of two that were never written are what must not be used.
+        """
+        first, second = copy.copy(self), copy.copy(self)
+        written, device = self.cache.k[..., 0].isfinite(), self.cache.k.device
+        powers = 10.0 ** torch.randint(-2, 3, (2, *written.shape, 1), device=device)
+        k, v, scales = to_fp8_pair(*(part * power for part, power in zip(self.cache.tensors, powers, strict=True)))
+        k[~written], v[~written], scales[~written] = 0x7F, 0x7E, BROKEN
+        first.cache = LayerCache(k, v, scales.transpose(2, 3).contiguous())
+        second.cache = LayerCache(*(from_fp8(part, scales[..., i]).bfloat16() for i, part in enumerate((k, v))))
+        return first, second
+
 
 def error(found, expected):
     return float((found.float() - expected).norm() / expected.norm())
@@ -142,6 +157,26 @@ def test_a_key_that_is_nan_breaks_the_rows_that_see_it(emulator):
     assert out[~seen].isnan().all() and error(out[seen], expected[seen]) < 5e-3
 
 
+@pytest.mark.parametrize(
+    ("starts", "num_rows", "warpgroups"),
+    [([16, 0, 330], 21, 3), ([600], 40, 2), pytest.param([0], 45, 1, marks=pytest.mark.slow)],
+)
+def test_8_bits_have_the_bits_of_the_same_numbers_in_the_emulator(emulator, monkeypatch, starts, num_rows, warpgroups):
+    monkeypatch.setattr(flash, "warpgroups_of", lambda *_: warpgroups)
+    monkeypatch.setattr(flash, "DEPTH", 4)  # goes round
+    case, same = Case(starts, num_rows, num_heads=16, num_kv=2).in_fp8()
+    out = case.run()
+    assert out.isfinite().all() and torch.equal(out, same.run())
+
+
+def test_a_broken_key_in_8_bits_breaks_the_rows_that_see_it(emulator):
+    case, _ = Case([48], 45).in_fp8()
+    page, expected = case.rows.table_SP[0, 4], case.run()[0]
+    case.cache.k[page, :, 3], case.cache.scales_PG2B[page, :, 0, 3] = 0x7F, BROKEN  # position 67
+    out, seen = case.run()[0], case.rows.positions_SR[0] < 67
+    assert out[~seen].isnan().all() and torch.equal(out[seen], expected[seen])
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_order_of_threads_matters(emulator, monkeypatch, seed):
     case = Case([0, 280], 40)
@@ -161,8 +196,8 @@ def test_other_shapes_are_left_to_others():
     case = Case([0], 16, num_heads=2)
     assert flash.flash_attend(case.q, case.rows, case.cache, sinks_Q=case.sinks) is None
     case = Case([0], 16)
-    in_fp8 = LayerCache(case.cache.k.byte(), case.cache.v.byte())
-    assert flash.flash_attend(case.q, case.rows, in_fp8, sinks_Q=case.sinks) is None
+    wide = LayerCache(case.cache.k.float(), case.cache.v.float())
+    assert flash.flash_attend(case.q, case.rows, wide, sinks_Q=case.sinks) is None
     assert flash.hopper_attention(torch.device("cpu")) is None
 
 
@@ -228,9 +263,21 @@ def test_bits_do_not_depend_on_the_warpgroups_of_a_block(hopper, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_bits_stay_the_same_under_load(hopper):
+@pytest.mark.parametrize("warpgroups", flash.COST)
+@pytest.mark.parametrize(("starts", "num_rows"), [([0], 300), ([4000], 200), ([16, 1040, 0], 77)])
+def test_8_bits_have_the_bits_of_the_same_numbers(hopper, monkeypatch, starts, num_rows, warpgroups):
+    monkeypatch.setattr(flash, "warpgroups_of", lambda *_: warpgroups)
+    case, same = Case(starts, num_rows, **TRUE).in_fp8()
+    out = case.run()
+    assert out.isfinite().all() and torch.equal(out, same.run())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("in_fp8", [False, True])
+def test_bits_stay_the_same_under_load(hopper, in_fp8):
     """A stage that is overwritten before it was read, or read before it is there, shows in some launch."""
     case = Case([12_000], 4096, **TRUE)
+    case = case.in_fp8()[0] if in_fp8 else case
     first = case.run()
     assert first.isfinite().all()
     assert all(torch.equal(case.run(), first) for _ in range(50))

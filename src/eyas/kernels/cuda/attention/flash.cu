@@ -8,25 +8,41 @@
 // on its own position and keys alone: not on the cuts of a prompt, nor on the rows beside it. Sums are multiplied
 // by 1 where a row's peak stays, so that a warp may leave that out.
 //
-// Defines: GROUP, NUM_KV, SINKS, WARPGROUPS (1 to 3), DEPTH (stages, at least 4).
+// Keys and values in 8 bits (KV_FP8, kernels/layouts/fp8_cache.py) are bf16 in a stage, the numbers that they mean.
+//
+// Defines: GROUP, NUM_KV, SINKS, KV_FP8, WARPGROUPS (1 to 3), DEPTH (stages, at least 4).
 #include "wgmma.cuh"
 
 constexpr int DIM = 64, PAGE = 16, BLOCK = 64, ROWS = 64, POSITIONS = ROWS / GROUP;
 constexpr int HALF_BYTES = BLOCK * DIM * 2, STAGE_BYTES = 2 * HALF_BYTES;  // keys, then values
-constexpr int MATH_WARPS = 4 * WARPGROUPS, THREADS = 32 * (MATH_WARPS + 4);
-constexpr int KEYS_WARP = MATH_WARPS, VALUES_WARP = MATH_WARPS + 1, FENCE_WARP = MATH_WARPS + 2;  // and one for nothing
-constexpr int REGISTERS = WARPGROUPS == 3 ? 160 : 232, COPY_REGISTERS = 32;
+constexpr int MATH_WARPS = 4 * WARPGROUPS, OTHER_WARPS = 4, THREADS = 32 * (MATH_WARPS + OTHER_WARPS);
+// Of a thread: what others give back of a launch's registers, those that multiply take.
+constexpr int MOST_REGISTERS = 232, COPY_REGISTERS = KV_FP8 ? 56 : 32;
+constexpr int LAUNCH_REGISTERS = WARPGROUPS == 1 ? MOST_REGISTERS : 65536 / THREADS / 8 * 8;
+constexpr int SHARED_REGISTERS = (LAUNCH_REGISTERS * THREADS / 32 - COPY_REGISTERS * OTHER_WARPS) / MATH_WARPS / 8 * 8;
+constexpr int REGISTERS = SHARED_REGISTERS < MOST_REGISTERS ? SHARED_REGISTERS : MOST_REGISTERS;
 constexpr int PAGES = BLOCK / PAGE, PAGE_NUMBERS = NUM_KV * PAGE * DIM;  // of keys or values [page][NUM_KV][PAGE][DIM]
+constexpr int SHARE = BLOCK / 2;  // keys, or values, of a block that a warp brings in 8 bits
+constexpr int SHARE_BYTES = SHARE * (DIM + 1), SHARES = 4;  // with the bytes of their powers of two; under way in a warp
 constexpr float NEVER = -1e30f;  // not -inf, whose difference with itself is NaN
 static_assert(ROWS % GROUP == 0 && BLOCK % POSITIONS == 0 && DEPTH >= 4, "");
+
+#if KV_FP8
+using Element = u8;
+#else
+using Element = u16;
+#endif
 
 struct Shared {
     u8* stages;                 // [DEPTH][STAGE_BYTES]
     u64 *there, *full, *empty;  // [DEPTH]: copied, seen by products, read
+
+    __device__ u8* bytes() const { return stages + DEPTH * STAGE_BYTES; }  // in 8 bits [OTHER_WARPS][SHARES][SHARE_BYTES]
 };
 
 DEVICE Shared carve(u8* base) {
-    u64* const barriers = reinterpret_cast<u64*>(base + DEPTH * STAGE_BYTES);
+    constexpr int BYTES = DEPTH * STAGE_BYTES + KV_FP8 * OTHER_WARPS * SHARES * SHARE_BYTES;
+    u64* const barriers = reinterpret_cast<u64*>(base + BYTES);
     return {base, barriers, barriers + DEPTH, barriers + 2 * DEPTH};
 }
 
@@ -43,28 +59,40 @@ struct Work {
 
 // ---- keys and values ---------------------------------------------------------------------------------------------
 
+// The pages of a sequence in order, by way of a warp's registers.
+struct Pages {
+    const i64* table;
+    int count, now, later;  // ids at column .. column + 31, a lane each, and behind them
+
+    __device__ Pages(const i64* table, int count) : table(table), count(count), now(0), later(read(0)) {}
+
+    __device__ int read(int column) const { return static_cast<int>(table[min(column + lane_id(), count - 1)]); }
+
+    // Before the pages of each block, in order.
+    __device__ void go_to(int block) {
+        if (block * PAGES % 32 != 0) return;
+        now = later;
+        later = read(block * PAGES + 32);
+    }
+
+    __device__ i64 operator[](int column) const { return __shfl_sync(FULL_WARP, now, column % 32); }
+};
+
 // One warp for keys, one for values: rows of 128 bytes whose piece p of 16 bytes goes to p ^ (row & 7), see wgmma.cuh.
-DEVICE void bring(const Shared& s, const u16* cache, const i64* table, int num_pages, const Work& work, int half) {
+DEVICE void bring(const Shared& s, const u16* cache, Pages pages, const Work& work, int half) {
     const int lane = lane_id(), piece = lane % 8, row = lane / 8, end = work.end();  // and every fourth row after it
     const u16* const mine = cache + (work.kv_head * PAGE + row) * DIM + piece * 8;
     u8* const targets[2] = {s.stages + half * HALF_BYTES + row * 128 + (piece ^ row) * 16,
                             s.stages + half * HALF_BYTES + row * 128 + (piece ^ row ^ 4) * 16};
-    const auto pages_from = [&](int column) { return static_cast<int>(table[min(column + lane, num_pages - 1)]); };
-    int pages = 0, later = pages_from(0);
     Place<DEPTH> place;
 #pragma unroll 1
     for (int block = 0; block < work.num_blocks(); ++block, place.step()) {
-        const int column = block * PAGES % 32;
-        if (column == 0) {
-            pages = later;
-            later = pages_from(block * PAGES + 32);
-        }
+        pages.go_to(block);
         if (block >= DEPTH) copy_barrier_wait(s.empty + place.number, place.parity ^ 1);
         __syncwarp();
 #pragma unroll
         for (int p = 0; p < PAGES; ++p) {
-            const i64 page = __shfl_sync(FULL_WARP, pages, column + p);
-            const u16* const from = mine + page * PAGE_NUMBERS;
+            const u16* const from = mine + pages[block * PAGES + p] * PAGE_NUMBERS;
 #pragma unroll
             for (int i = 0; i < PAGE; i += 4) {
                 u8* const to = targets[i / 4 % 2] + place.number * STAGE_BYTES + (p * PAGE + i) * 128;
@@ -72,6 +100,60 @@ DEVICE void bring(const Shared& s, const u16* cache, const i64* table, int num_p
             }
         }
         copy_async_arrive(s.there + place.number);
+    }
+}
+
+// In 8 bits two warps for keys, two for values, each with its half of a block. Bytes are copied to places of the warp's
+// own and become bf16 some blocks later. A key of 255, which is broken, is NaN then; a value of 255 was never written,
+// and is a number.
+DEVICE void widen(const Shared& s, const u8* cache, const u8* scales, Pages pages, const Work& work, int half, int share) {
+    const int lane = lane_id(), piece = lane % 4, row = lane / 4, end = work.end();  // and every eighth row after it
+    u8* const places = s.bytes() + (2 * half + share) * SHARES * SHARE_BYTES;
+    const u8* const mine = cache + (work.kv_head * PAGE + row) * DIM + piece * 16;
+    const u8* const my_scales = scales + (2 * work.kv_head + half) * PAGE;
+    const u32 most = half ? 0x7f00u : 0x7fffu;
+    const int num_blocks = work.num_blocks();
+    const auto ask = [&](int block) {
+        if (block < num_blocks) {
+            u8* const to = places + block % SHARES * SHARE_BYTES;
+            pages.go_to(block);
+            const int column = block * PAGES + share * (PAGES / 2);
+            const i64 two[2] = {pages[column], pages[column + 1]};
+#pragma unroll
+            for (int i = 0; i < SHARE; i += 8)
+                copy_async_16(to + (i + row) * DIM + piece * 16, mine + two[i / PAGE] * PAGE_NUMBERS + i % PAGE * DIM,
+                              block * BLOCK + share * SHARE + i + row < end);
+            if (lane < 2)
+                copy_async_16(to + SHARE * DIM + lane * PAGE, my_scales + (lane ? two[1] : two[0]) * (2 * NUM_KV * PAGE));
+        }
+        copy_async_commit();
+    };
+#pragma unroll 1
+    for (int block = 0; block < SHARES; ++block) ask(block);
+    Place<DEPTH> place;
+#pragma unroll 1
+    for (int block = 0; block < num_blocks; ++block, place.step()) {
+        copy_async_wait<SHARES - 1>();
+        if (block >= DEPTH) copy_barrier_wait(s.empty + place.number, place.parity ^ 1);
+        __syncwarp();
+        const u8* const from = places + block % SHARES * SHARE_BYTES;
+        u8* const to = s.stages + place.number * STAGE_BYTES + half * HALF_BYTES + (share * SHARE + row) * 128;
+#pragma unroll
+        for (int i = 0; i < SHARE; i += 8) {
+            const uint4 bytes = *reinterpret_cast<const uint4*>(from + (i + row) * DIM + piece * 16);
+            // 2^120 as often as the power of two says
+            const u32 factor = min((from[SHARE * DIM + i + row] + 120u) << 7, most) * 0x10001u;
+            const auto four = [&](u32 a, u32 b) {
+                return uint4{mul_bf16x2(widen_e4m3(a, a, 0, 1), factor), mul_bf16x2(widen_e4m3(a, a, 2, 3), factor),
+                             mul_bf16x2(widen_e4m3(b, b, 0, 1), factor), mul_bf16x2(widen_e4m3(b, b, 2, 3), factor)};
+            };
+            *reinterpret_cast<uint4*>(to + i * 128 + (2 * piece ^ row) * 16) = four(bytes.x, bytes.y);
+            *reinterpret_cast<uint4*>(to + i * 128 + (2 * piece + 1 ^ row) * 16) = four(bytes.z, bytes.w);
+        }
+        async_fence();
+        __syncwarp();
+        if (lane == 0) copy_barrier_expect(s.full + place.number, 0);
+        ask(block + SHARES);
     }
 }
 
@@ -269,14 +351,15 @@ DEVICE bool are_one(const i64* positions, const i64* table, int num_pages, int s
 // are one have as many blocks as their rows fill; the others of theirs have nothing to do. q and out: [sequences, rows,
 // NUM_KV * GROUP, DIM] bf16.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    flash(const u16* q, const u16* keys, const u16* values, const i64* table, int num_pages, const i64* positions,
-          const float* sinks, u16* out, int num_seqs, int num_rows, int num_blocks, int together, float scale) {
+    flash(const u16* q, const Element* keys, const Element* values, const u8* scales, const i64* table, int num_pages,
+          const i64* positions, const float* sinks, u16* out, int num_seqs, int num_rows, int num_blocks, int together,
+          float scale) {
     SHARED_1024(u8, shared);
     const Shared s = carve(shared);
     if (threadIdx.x == 0) {
         for (int i = 0; i < DEPTH; ++i) {
             copy_barrier_init(s.there + i, 64);
-            copy_barrier_init(s.full + i, 1);
+            copy_barrier_init(s.full + i, KV_FP8 ? OTHER_WARPS : 1);
             copy_barrier_init(s.empty + i, MATH_WARPS);
         }
         copy_barrier_fence();
@@ -304,8 +387,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         return;
     }
     give_registers<COPY_REGISTERS>();
-    const i64* const pages = table + static_cast<i64>(is_one ? sequence + together - 1 : sequence) * num_pages;
-    if (warp == KEYS_WARP) bring(s, keys, pages, num_pages, work, 0);
-    if (warp == VALUES_WARP) bring(s, values, pages, num_pages, work, 1);
-    if (warp == FENCE_WARP) show(s, work);
+    const Pages pages(table + static_cast<i64>(is_one ? sequence + together - 1 : sequence) * num_pages, num_pages);
+#if KV_FP8
+    const int half = (warp - MATH_WARPS) % 2, share = (warp - MATH_WARPS) / 2;
+    widen(s, half ? values : keys, scales, pages, work, half, share);
+#else
+    if (warp == MATH_WARPS) bring(s, keys, pages, work, 0);
+    if (warp == MATH_WARPS + 1) bring(s, values, pages, work, 1);
+    if (warp == MATH_WARPS + 2) show(s, work);
+#endif
 }

@@ -25,13 +25,15 @@ GROUPS = (4, 8, 16)  # query heads of a key/value head
 COST = {3: 20, 2: 16, 1: 12}  # warpgroups of a block: how long it takes, measured on an H200, of 8 stages
 DEPTH = 8  # stages
 STAGE_BYTES = 2 * 64 * DIM * 2  # 64 keys and values
+FP8_BYTES = 4 * 2 * 64 * (DIM + 1)  # of four blocks under way
 OTHER_THREADS = 128  # which bring keys and values
 
 
 def flash_attend(q_TQD: Tensor, rows: Rows, cache: LayerCache, *, sinks_Q: Tensor | None) -> Tensor | None:
     """Attention bf16 [T, Q D] of R rows of each of S sequences, whose keys and values are in their pages already.
 
-    None where the kernel does not take these heads, pages or types. Keys at or behind a sequence's rows are not read.
+    Caches are in bf16 or in 8 bits, with the bits of a bf16 cache that has the same numbers. None where the kernel does
+    not take these heads, pages or types. Keys at or behind a sequence's rows are not read.
     """
     num_tokens, num_heads, dim = q_TQD.shape
     num_seqs, num_rows = rows.positions_SR.shape
@@ -39,7 +41,7 @@ def flash_attend(q_TQD: Tensor, rows: Rows, cache: LayerCache, *, sinks_Q: Tenso
     group = num_heads // num_kv
     if (page_size, dim) != (PAGE, DIM) or group not in GROUPS or num_heads % num_kv:
         return None
-    if not q_TQD.dtype == cache.k.dtype == torch.bfloat16:
+    if q_TQD.dtype != torch.bfloat16 or not (cache.in_fp8 or cache.k.dtype == torch.bfloat16):
         return None
     assert sinks_Q is None or sinks_Q.dtype == torch.float32
     warpgroups = warpgroups_of(num_seqs, num_rows, group, num_kv, device_limits(q_TQD.device).num_sms)
@@ -47,12 +49,14 @@ def flash_attend(q_TQD: Tensor, rows: Rows, cache: LayerCache, *, sinks_Q: Tenso
     together = together_of(num_seqs, num_rows, group, warpgroups)
     num_blocks = -(-(num_rows + positions - 1) // (warpgroups * positions))
     out = torch.empty(num_tokens, num_heads * DIM, dtype=torch.bfloat16, device=q_TQD.device)
-    load("attention/flash", defines(group, num_kv, warpgroups, has_sinks=sinks_Q is not None)).kernel("flash").launch(
+    constants = defines(group, num_kv, warpgroups, has_sinks=sinks_Q is not None, in_fp8=cache.in_fp8)
+    load("attention/flash", constants).kernel("flash").launch(
         (-(-num_seqs // together) * together * num_blocks, num_kv),
         128 * warpgroups + OTHER_THREADS,
         q_TQD,
         cache.k,
         cache.v,
+        cache.scales_PG2B,
         rows.table_SP,
         rows.table_SP.shape[1],
         rows.positions_SR,
@@ -63,7 +67,7 @@ def flash_attend(q_TQD: Tensor, rows: Rows, cache: LayerCache, *, sinks_Q: Tenso
         num_blocks,
         together,
         DIM**-0.5 * math.log2(math.e),
-        shared=shared_bytes(),
+        shared=shared_bytes(in_fp8=cache.in_fp8),
     )
     return out
 
@@ -91,13 +95,15 @@ def together_of(num_seqs: int, num_rows: int, group: int, warpgroups: int) -> in
     return warpgroups if num_seqs >= warpgroups and num_rows * group % ROWS == 0 and not does_fill else 1
 
 
-def shared_bytes() -> int:
-    """Return bytes of the stages and their barriers, a multiple of 1,024."""
-    return -(-(DEPTH * (STAGE_BYTES + 3 * 8)) // 1024) * 1024
+def shared_bytes(*, in_fp8: bool = False) -> int:
+    """Return bytes of the stages, of what becomes bf16 there, and of barriers, a multiple of 1,024."""
+    needed = DEPTH * (STAGE_BYTES + 3 * 8) + (FP8_BYTES if in_fp8 else 0)
+    return -(-needed // 1024) * 1024
 
 
-def defines(group: int, num_kv: int, warpgroups: int, *, has_sinks: bool) -> dict[str, int]:
+def defines(group: int, num_kv: int, warpgroups: int, *, has_sinks: bool, in_fp8: bool = False) -> dict[str, int]:
     """Return the constants of flash.cu."""
     return {
-        "GROUP": group, "NUM_KV": num_kv, "SINKS": int(has_sinks), "WARPGROUPS": warpgroups, "DEPTH": DEPTH,
+        "GROUP": group, "NUM_KV": num_kv, "SINKS": int(has_sinks), "KV_FP8": int(in_fp8), "WARPGROUPS": warpgroups,
+        "DEPTH": DEPTH,
     }  # fmt: skip

@@ -116,7 +116,7 @@ class PromptOps:
         first_key: int = 0,
     ) -> Tensor:
         q = qkv.qkv_rope_write(qkv_rows.x, qkv_rows.weight, bias_N, rows, cache, rope, eps=eps)
-        if self._full_attention is not None and window is None and first_key == 0 and not cache.in_fp8:
+        if self._full_attention is not None and window is None and first_key == 0:
             out = self._full_attention(q, rows, cache, sinks_Q=sinks_Q)
             if out is not None:
                 return out
