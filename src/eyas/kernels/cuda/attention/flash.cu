@@ -17,7 +17,7 @@ constexpr int DIM = 64, PAGE = 16, BLOCK = 64, ROWS = 64, POSITIONS = ROWS / GRO
 constexpr int HALF_BYTES = BLOCK * DIM * 2, STAGE_BYTES = 2 * HALF_BYTES;  // keys, then values
 constexpr int MATH_WARPS = 4 * WARPGROUPS, OTHER_WARPS = 4, THREADS = 32 * (MATH_WARPS + OTHER_WARPS);
 // Of a thread: what others give back of a launch's registers, those that multiply take.
-constexpr int MOST_REGISTERS = 232, COPY_REGISTERS = KV_FP8 ? 56 : 32;
+constexpr int MOST_REGISTERS = 232, COPY_REGISTERS = KV_FP8 && WARPGROUPS < 3 ? 56 : 32;
 constexpr int LAUNCH_REGISTERS = WARPGROUPS == 1 ? MOST_REGISTERS : 65536 / THREADS / 8 * 8;
 constexpr int SHARED_REGISTERS = (LAUNCH_REGISTERS * THREADS / 32 - COPY_REGISTERS * OTHER_WARPS) / MATH_WARPS / 8 * 8;
 constexpr int REGISTERS = SHARED_REGISTERS < MOST_REGISTERS ? SHARED_REGISTERS : MOST_REGISTERS;
@@ -103,9 +103,9 @@ DEVICE void bring(const Shared& s, const u16* cache, Pages pages, const Work& wo
     }
 }
 
-// In 8 bits two warps for keys, two for values, each with its half of a block. Bytes are copied to places of the warp's
-// own and become bf16 some blocks later. A key of 255, which is broken, is NaN then; a value of 255 was never written,
-// and is a number.
+// In 8 bits two warps for keys, two for values, each with its half of a block: copies the bytes to a place of the warp's
+// own, and SHARES blocks later writes them as bf16. A power of two of 255 makes NaN of a key, which is broken, and a
+// number of a value, which was never written.
 DEVICE void widen(const Shared& s, const u8* cache, const u8* scales, Pages pages, const Work& work, int half, int share) {
     const int lane = lane_id(), piece = lane % 4, row = lane / 4, end = work.end();  // and every eighth row after it
     u8* const places = s.bytes() + (2 * half + share) * SHARES * SHARE_BYTES;
@@ -113,47 +113,49 @@ DEVICE void widen(const Shared& s, const u8* cache, const u8* scales, Pages page
     const u8* const my_scales = scales + (2 * work.kv_head + half) * PAGE;
     const u32 most = half ? 0x7f00u : 0x7fffu;
     const int num_blocks = work.num_blocks();
-    const auto ask = [&](int block) {
-        if (block < num_blocks) {
-            u8* const to = places + block % SHARES * SHARE_BYTES;
-            pages.go_to(block);
-            const int column = block * PAGES + share * (PAGES / 2);
-            const i64 two[2] = {pages[column], pages[column + 1]};
-#pragma unroll
-            for (int i = 0; i < SHARE; i += 8)
-                copy_async_16(to + (i + row) * DIM + piece * 16, mine + two[i / PAGE] * PAGE_NUMBERS + i % PAGE * DIM,
-                              block * BLOCK + share * SHARE + i + row < end);
-            if (lane < 2)
-                copy_async_16(to + SHARE * DIM + lane * PAGE, my_scales + (lane ? two[1] : two[0]) * (2 * NUM_KV * PAGE));
-        }
-        copy_async_commit();
-    };
-#pragma unroll 1
-    for (int block = 0; block < SHARES; ++block) ask(block);
     Place<DEPTH> place;
 #pragma unroll 1
-    for (int block = 0; block < num_blocks; ++block, place.step()) {
-        copy_async_wait<SHARES - 1>();
-        if (block >= DEPTH) copy_barrier_wait(s.empty + place.number, place.parity ^ 1);
-        __syncwarp();
-        const u8* const from = places + block % SHARES * SHARE_BYTES;
-        u8* const to = s.stages + place.number * STAGE_BYTES + half * HALF_BYTES + (share * SHARE + row) * 128;
-#pragma unroll
-        for (int i = 0; i < SHARE; i += 8) {
-            const uint4 bytes = *reinterpret_cast<const uint4*>(from + (i + row) * DIM + piece * 16);
-            // 2^120 as often as the power of two says
-            const u32 factor = min((from[SHARE * DIM + i + row] + 120u) << 7, most) * 0x10001u;
-            const auto four = [&](u32 a, u32 b) {
-                return uint4{mul_bf16x2(widen_e4m3(a, a, 0, 1), factor), mul_bf16x2(widen_e4m3(a, a, 2, 3), factor),
-                             mul_bf16x2(widen_e4m3(b, b, 0, 1), factor), mul_bf16x2(widen_e4m3(b, b, 2, 3), factor)};
-            };
-            *reinterpret_cast<uint4*>(to + i * 128 + (2 * piece ^ row) * 16) = four(bytes.x, bytes.y);
-            *reinterpret_cast<uint4*>(to + i * 128 + (2 * piece + 1 ^ row) * 16) = four(bytes.z, bytes.w);
+    for (int asked = 0; asked < num_blocks + SHARES; ++asked) {
+        u8* const bytes = places + asked % SHARES * SHARE_BYTES;
+        if (asked >= SHARES) {
+            const int block = asked - SHARES;
+            copy_async_wait<SHARES - 1>();
+            if (block >= DEPTH) copy_barrier_wait(s.empty + place.number, place.parity ^ 1);
+            __syncwarp();
+            u8* const to = s.stages + place.number * STAGE_BYTES + half * HALF_BYTES + (share * SHARE + row) * 128;
+#pragma unroll 1
+            for (int i = 0; i < SHARE; i += 8) {
+                const uint4 of_16 = *reinterpret_cast<const uint4*>(bytes + i * DIM + lane * 16);
+                // The power of two in bf16, times the 2^120 that widen_e4m3 leaves out.
+                const u32 factor = min((bytes[SHARE * DIM + i + row] + 120u) << 7, most) * 0x10001u;
+                const auto four = [&](u32 a, u32 b) {
+                    return uint4{mul_bf16x2(widen_e4m3(a, a, 0, 1), factor), mul_bf16x2(widen_e4m3(a, a, 2, 3), factor),
+                                 mul_bf16x2(widen_e4m3(b, b, 0, 1), factor), mul_bf16x2(widen_e4m3(b, b, 2, 3), factor)};
+                };
+                *reinterpret_cast<uint4*>(to + i * 128 + (2 * piece ^ row) * 16) = four(of_16.x, of_16.y);
+                *reinterpret_cast<uint4*>(to + i * 128 + (2 * piece + 1 ^ row) * 16) = four(of_16.z, of_16.w);
+            }
+            async_fence();
+            __syncwarp();
+            if (lane == 0) copy_barrier_expect(s.full + place.number, 0);
+            place.step();
         }
-        async_fence();
-        __syncwarp();
-        if (lane == 0) copy_barrier_expect(s.full + place.number, 0);
-        ask(block + SHARES);
+        if (asked < num_blocks) {
+            pages.go_to(asked);
+            const int column = asked * PAGES + share * (SHARE / PAGE);
+#pragma unroll
+            for (int p = 0; p < SHARE / PAGE; ++p) {
+                const u8* const from = mine + pages[column + p] * PAGE_NUMBERS;
+#pragma unroll
+                for (int i = 0; i < PAGE; i += 8)
+                    copy_async_16(bytes + (p * PAGE + i) * DIM + lane * 16, from + i * DIM,
+                                  asked * BLOCK + share * SHARE + p * PAGE + i + row < end);
+            }
+            const i64 page = pages[column + lane % (SHARE / PAGE)];
+            if (lane < SHARE / PAGE)
+                copy_async_16(bytes + SHARE * DIM + lane * PAGE, my_scales + page * (2 * NUM_KV * PAGE));
+        }
+        copy_async_commit();
     }
 }
 
@@ -389,8 +391,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     give_registers<COPY_REGISTERS>();
     const Pages pages(table + static_cast<i64>(is_one ? sequence + together - 1 : sequence) * num_pages, num_pages);
 #if KV_FP8
-    const int half = (warp - MATH_WARPS) % 2, share = (warp - MATH_WARPS) / 2;
-    widen(s, half ? values : keys, scales, pages, work, half, share);
+    const int half = warp % 2;
+    widen(s, half ? values : keys, scales, pages, work, half, (warp - MATH_WARPS) / 2);
 #else
     if (warp == MATH_WARPS) bring(s, keys, pages, work, 0);
     if (warp == MATH_WARPS + 1) bring(s, values, pages, work, 1);
