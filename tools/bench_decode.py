@@ -1,6 +1,7 @@
-"""Times on a GPU the parts of a round: matrices in bf16 and 12 bits, lm_heads whole and screened, experts, more rows.
+"""Times on a GPU the parts of a round: matrices in bf16 and 12 bits, lm_heads whole and screened, experts, more rows,
+attention behind short and long contexts.
 
-    python tools/bench_decode.py [products] [lm_heads] [experts] [more_rows]
+    python tools/bench_decode.py [products] [lm_heads] [experts] [more_rows] [attention]
 
 Weights are random, in the shapes of gpt-oss-120b (SIMULATED). Times are of CUDA graphs, in microseconds, the median of
 turns (and their range). Each product has 14 matrices, so that none is left in the L2 cache by the one before.
@@ -19,12 +20,16 @@ from torch import Tensor
 from eyas.bench.report import provenance
 from eyas.engine.round.state import DeviceState
 from eyas.engine.sampling.screened_logits import MAX_ROWS, ScreenedLogits
+from eyas.kernels.cuda.attention import attend_plan
+from eyas.kernels.cuda.attention.attend import attend, attend_workspace
 from eyas.kernels.cuda.dense import linear
 from eyas.kernels.cuda.moe import moe
 from eyas.kernels.layouts.dense import BlockedMatrix
+from eyas.kernels.layouts.device import device_limits
 from eyas.kernels.layouts.int8 import RoughMatrix
 from eyas.kernels.layouts.mxfp4 import PackedExperts, pack_experts
 from eyas.kernels.reference.layers.norm import Normed
+from eyas.kernels.reference.layers.ops import LayerCache, Product, RopeTable, Rows
 from eyas.kernels.triton import stream
 from eyas.model.hardware import hardware
 
@@ -36,6 +41,8 @@ SHAPES = {
 }  # fmt: skip
 EPS = 1e-5
 EXPERTS, TOP_K, LAYERS = 128, 4, 12
+HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE, FULL_LAYERS = 64, 8, 64, 16, 18
+CONTEXTS = 128, 32_640
 MATRICES, TURNS, REPLAYS = 14, 9, 20
 DEVICE = torch.device("cuda")
 
@@ -44,7 +51,7 @@ def main() -> None:
     lines, _ = provenance(hardware(DEVICE))
     print("\n".join([*lines, f"limit     {stream.read_bandwidth(DEVICE) / 1e12:.2f} TB/s, streaming read"]))
     with torch.inference_mode():
-        parts = {part.__name__: part for part in (products, lm_heads, experts, more_rows)}
+        parts = {part.__name__: part for part in (products, lm_heads, experts, more_rows, attention)}
         for name in sys.argv[1:] or parts:
             parts[name]()
 
@@ -91,6 +98,48 @@ def more_rows() -> None:
             show(f"{name} {rows} rows, limit {limit:.1f}", {"ours": times[0]}, len(matrices))
         del matrices
         torch.cuda.empty_cache()
+
+
+def attention() -> None:
+    """Print full attention between a layer's QKV and output products, behind contexts of 128 and 32,640 tokens."""
+    layers = [(packed(QKV_OUT, HIDDEN), packed(HIDDEN, HEADS_OUT)) for _ in range(FULL_LAYERS)]
+    shape = CONTEXTS[-1] // PAGE_SIZE + 2, KV_HEADS, PAGE_SIZE, HEAD_DIM
+    for in_fp8 in (False, True):
+        caches = [LayerCache.zeros(shape, torch.bfloat16, DEVICE, in_fp8=in_fp8) for _ in layers]
+        for rows in (1, 4):
+            runs = [attention_of(layers, caches, rows, context) for context in CONTEXTS]
+            times = [median(of_run) / FULL_LAYERS for of_run in in_turn(runs)]
+            texts = ", ".join(f"{us:.2f} behind {context}" for us, context in zip(times, CONTEXTS, strict=True))
+            print(f"attention, {'8' if in_fp8 else '16'} bits, {rows} rows: {texts}, {times[-1] - times[0]:.2f} more")
+        del caches
+        torch.cuda.empty_cache()
+
+
+def attention_of(
+    layers: list[tuple[BlockedMatrix, BlockedMatrix]], caches: list[LayerCache], num_rows: int, context: int
+) -> Callable[[], None]:
+    """Return the attention of layers for the next rows of one sequence, which has `context` tokens."""
+    num_pages, positions_SR = len(caches[0].k), (context + torch.arange(num_rows, device=DEVICE))[None]
+    table_SP = 1 + torch.randperm(num_pages - 1, device=DEVICE)[None]
+    live_SR, most = torch.ones_like(positions_SR, dtype=torch.bool), (num_pages - 1) * PAGE_SIZE
+    rows, limits = Rows(positions_SR, live_SR, table_SP, most), device_limits(DEVICE)
+    rows = rows._replace(plan=attend_plan.plan(rows, HEADS, KV_HEADS, limits, in_fp8=caches[0].in_fp8))
+    rope = RopeTable(torch.ones(most, HEAD_DIM // 2, device=DEVICE), torch.zeros(most, HEAD_DIM // 2, device=DEVICE))
+    x_TK = torch.randn(num_rows, HIDDEN, device=DEVICE).bfloat16()
+    add = added(torch.randn(num_rows, HEADS_OUT, device=DEVICE).bfloat16(), HIDDEN)
+    bias, sinks, space = (
+        torch.zeros(QKV_OUT, device=DEVICE),
+        torch.zeros(HEADS, device=DEVICE),
+        attend_workspace(DEVICE),
+    )
+
+    def run() -> None:
+        for (qkv, output), cache in zip(layers, caches, strict=True):
+            product = Product(linear.project(x_TK, qkv), None, HIDDEN)
+            attend(product, rows, cache, rope, eps=EPS, bias_N=bias, sinks_Q=sinks, window=None, workspace=space)
+            add(output)
+
+    return run
 
 
 def product_of(name: str, rows: int, width: int, num_columns: int) -> Callable[[BlockedMatrix], Tensor]:

@@ -9,7 +9,7 @@ the unpacking of the matrix in it. --compile N compiles the launches of one kern
 with N = 0 to 4 do so side by side.
 
 --full: attention without a window alone, of the last rows of a prompt of 32,640 tokens in tiles, as engines have them,
-by Triton and on Hopper by `kernels/cuda/attention/flash.cu`, in turns.
+by Triton and on Hopper by `kernels/cuda/attention/flash.cu`, in turns, over bf16 and 8 bits.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from eyas.bench.report import provenance
 from eyas.kernels.cuda.attention import flash as cuda_flash
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.device import device_limits
+from eyas.kernels.layouts.fp8_cache import to_fp8_pair
 from eyas.kernels.reference.layers.norm import Normed
 from eyas.kernels.reference.layers.ops import LayerCache, RopeTable, Rows
 from eyas.kernels.reference.layers.roles import PROMPT_TILE
@@ -148,18 +149,26 @@ def show_full(num_rows: int) -> None:
     pairs = num_rows * (LENGTH - num_rows) + num_rows * (num_rows + 1) // 2
     tera = 4e-12 * pairs * CONFIG.num_heads * CONFIG.head_dim
 
-    def by_cuda(warpgroups: int, depth: int) -> Tensor:
+    def by_cuda(cache: LayerCache, warpgroups: int, depth: int) -> Tensor:
         cuda_flash.warpgroups_of, cuda_flash.DEPTH = lambda *_: warpgroups, depth
         out = cuda_flash.flash_attend(queries, rows, cache, sinks_Q=sinks)
         assert out is not None
         return out
 
-    arms = {"Triton": partial(flash.flash_attend, queries, rows, cache, sinks_Q=sinks, window=None)}
+    k, v, scales = to_fp8_pair(cache.k, cache.v)
+    in_fp8 = LayerCache(k, v, scales.transpose(2, 3).contiguous())
+    arms = {
+        name: partial(flash.flash_attend, queries, rows, of_arm, sinks_Q=sinks, window=None)
+        for name, of_arm in (("Triton", cache), ("Triton, 8 bits", in_fp8))
+    }
     choose, usual_depth = cuda_flash.warpgroups_of, cuda_flash.DEPTH
     group, num_sms = CONFIG.num_heads // CONFIG.num_kv_heads, device_limits(DEVICE).num_sms
     usual = choose(num_rows // PROMPT_TILE, PROMPT_TILE, group, CONFIG.num_kv_heads, num_sms), usual_depth
     for arm in itertools.product(WARPGROUPS, DEPTHS) if cuda_flash.hopper_attention(DEVICE) else ():
-        arms["CUDA, {} warpgroups, {} stages{}".format(*arm, " *" * (arm == usual))] = partial(by_cuda, *arm)
+        name = "CUDA, {} warpgroups, {} stages{}".format(*arm, " *" * (arm == usual))
+        arms[name] = partial(by_cuda, cache, *arm)
+        if arm[1] == usual_depth:
+            arms[f"{name}, 8 bits"] = partial(by_cuda, in_fp8, *arm)
     print(f"\nlast {num_rows} of {LENGTH} rows, ms")
     outs = {name: run() for name, run in arms.items()}
     times: dict[str, list[float]] = {name: [] for name in arms}
@@ -169,7 +178,7 @@ def show_full(num_rows: int) -> None:
     cuda_flash.warpgroups_of, cuda_flash.DEPTH = choose, usual_depth
     for name, found in times.items():
         ms = median(found) / 1e3
-        print(f"{name:>32} {ms:8.3f} {tera / ms * 1e3:6.0f} TFLOP/s, {off([outs[name]], [outs['Triton']])}", flush=True)
+        print(f"{name:>40} {ms:8.3f} {tera / ms * 1e3:6.0f} TFLOP/s, {off([outs[name]], [outs['Triton']])}", flush=True)
 
 
 def off(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> str:

@@ -297,8 +297,8 @@ def test_attention_of_warpgroups(tmp_path, group, num_kv, has_sinks, warpgroups,
     defines = tuple(sorted(flash.defines(group, num_kv, warpgroups, has_sinks=has_sinks, in_fp8=in_fp8).items()))
     compiled = _compiled("attention/flash", defines, "sm_90")
     usage = compiled.usage["flash"]
-    # In 8 bits a copying warp of three warpgroups reads three addresses again; fewer registers for the others would have
-    # all products wait for each other.
+    # In 8 bits a copying warp beside three warpgroups reads three addresses again. With fewer registers for these each
+    # product would wait for the one before.
     assert usage.spill_bytes <= 64 * (in_fp8 and warpgroups == 3)
     assert flash.shared_bytes(in_fp8=in_fp8) <= DEVICES["sm_90"].shared_memory_per_block_optin
     (tmp_path / "cubin").write_bytes(compiled.cubin)

@@ -36,7 +36,8 @@ def _gather_blocks(
     per_block = KEY_BLOCK // cache_PGBD.shape[2]
     offsets = torch.arange(num_blocks * per_block, device=table_SP.device)
     columns = (first_S.unsqueeze(1) * per_block + offsets).clamp_(max=table_SP.shape[1] - 1)
-    return read_pages(cache_PGBD, scales_PGB, table_SP.gather(1, columns)).unflatten(2, (num_blocks, KEY_BLOCK))
+    pages = read_pages(cache_PGBD, scales_PGB, table_SP.gather(1, columns))
+    return torch.unflatten(pages, 2, (num_blocks, KEY_BLOCK))
 
 
 def _attend_tile(
