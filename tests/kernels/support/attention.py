@@ -149,7 +149,7 @@ def launch(
         workspace=workspace,
         out=out,
     )
-    assert not workspace.tickets.any()
+    assert (workspace.piece_states == -1).all()
     return out.view(len(starts), num_rows, -1, DIM), cache
 
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.kernels.cuda.emulator import emulated
 from tests.kernels.support import attention
 from tests.kernels.support.attention import DIM, EPS, HIDDEN, PAGE, SHAPES, Case, device_of, launch, make_case
 from torch import Tensor
 
-from eyas.kernels.cuda.attention import attend_plan
+from eyas.kernels.cuda.attention import attend, attend_plan
 from eyas.kernels.cuda.attention.attend_plan import Launch, most_pieces, plan
 from eyas.kernels.layouts.device import Limits
 from eyas.kernels.reference.layers.attend import attend_ref
@@ -112,6 +113,18 @@ def test_more_pieces_than_are_joined_at_once(device: torch.device):
     whole, _, _ = run(case, [8200], 2, num_multiprocessors=20)
     for num_multiprocessors in (1, 3, 5):
         again, _, _ = run(case, [8200], 2, num_multiprocessors=num_multiprocessors)
+        assert torch.equal(again, whole)
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_pieces_are_joined_in_whatever_order_they_come(monkeypatch: pytest.MonkeyPatch, seed: int):
+    """Two sequences of 3 and 2 leaves and two heads: a piece each, fewer, and some behind others in 3 blocks."""
+    case = make_case(device_of("emulated", monkeypatch), [1100, 700], group=4, num_kv=2)
+    whole, _, _ = run(case, [1100, 700], 3)
+    for module in (attend, attend_plan):
+        monkeypatch.setattr(module, "load", lambda *args: emulated(*args, seed=seed))
+    for num_multiprocessors in (3, 9, 20):
+        again, _, _ = run(case, [1100, 700], 3, num_multiprocessors=num_multiprocessors)
         assert torch.equal(again, whole)
 
 

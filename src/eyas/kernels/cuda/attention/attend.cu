@@ -3,10 +3,12 @@
 // Keys are dealt in leaves at absolute positions: CHAIN x WARPS steps of 32 keys, step by step to the warps in turn. A
 // warp carries its softmax state (peak, sum, output) through its steps of a leaf and no further: the warps' states are
 // added in order, and leaves are joined by a binary tree over their absolute numbers. A piece, the work of one block,
-// is one aligned node of that tree, as large as the grid makes necessary; the block that comes last joins the pieces by
-// the same tree. (All blocks together would take less time for it, but while one does it the others make room for the
-// next kernel, which reads ahead.) What a row does not see is the identity of each of these steps, so its bits depend on
-// nothing but its position and its keys. In a layer with a window all that a row sees lies in steps of different warps.
+// is one aligned node of that tree, as large as the grid makes necessary; the block that has a sequence's last piece joins
+// them by the same tree. (All blocks together would take less time for it, but while one does it the others make room for
+// the next kernel, which reads ahead.) It takes states as they arrive, which their bits say, and leaves their memory as it
+// was: blocks have pieces in ascending order and all run at once, so what it waits for comes. What a row does not see is
+// the identity of each of these steps, so its bits depend on nothing but its position and its keys. In a layer with a
+// window all that a row sees lies in steps of different warps.
 //
 // How work is cut is in attend_plan.cu and .cuh, how rows are finished in attend_rows.cuh, how keys are in
 // attend_step.cuh.
@@ -65,10 +67,50 @@ DEVICE void hand_over(float* states, const Cell& cell, bool second) {
     }
 }
 
+DEVICE bool not_yet(const uint4& v) { return v.x == NOT_YET || v.y == NOT_YET || v.z == NOT_YET || v.w == NOT_YET; }
+
+// Takes the states of row-heads in `pieces` pieces, `stride` words apart in memory, to `room` as they arrive. Sixteen
+// threads take four numbers each of AT_ONCE states, and as many of them the peak and sum of one.
+DEVICE void take_states(float* room, int piece_words, float* states, int stride, int pieces, int num_row_heads) {
+    constexpr int STATES = THREADS / 16, AT_ONCE = 8;
+    const int group = threadIdx.x / 16, thread = threadIdx.x % 16, num_states = pieces * num_row_heads;
+    const auto source = [&](int i) {
+        return states + static_cast<i64>(i / num_row_heads) * stride + i % num_row_heads * STATE_WORDS;
+    };
+#pragma unroll 1
+    for (int first = group; first < num_states; first += STATES * AT_ONCE) {
+        const int mine = first + thread * STATES;
+        const bool has_sums = thread < AT_ONCE && mine < num_states;
+        uint4 outs[AT_ONCE], sums;
+        while (true) {
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i)
+                outs[i] = load_l2_16_if(source(first + i * STATES) + 4 * thread, first + i * STATES < num_states);
+            sums = load_l2_16_if(source(mine) + D, has_sums);
+            sums.z = sums.w = 0;  // padding, which nobody writes
+            bool is_missing = not_yet(sums);
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) is_missing |= not_yet(outs[i]);
+            if (!is_missing) break;
+            look_again();
+        }
+        const auto move = [&](int i, int word, const uint4& value, bool valid) {
+            if (!valid) return;
+            float* const target = room + i / num_row_heads * piece_words + i % num_row_heads * STATE_WORDS + word;
+            *reinterpret_cast<uint4*>(target) = value;
+            *reinterpret_cast<uint4*>(source(i) + word) = uint4{NOT_YET, NOT_YET, NOT_YET, NOT_YET};
+        };
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i)
+            move(first + i * STATES, 4 * thread, outs[i], first + i * STATES < num_states);
+        move(mine, D, sums, has_sums);
+    }
+}
+
 // The states of a block's row-heads in `count` pieces, `stride` words apart in memory, each sum given to
 // `visit(row-head, first of four dimensions, state)`. `room`: ROOM_BYTES of shared memory.
 template <class Visit>
-DEVICE void join_pieces(float* room, const float* states, int stride, int count, int num_row_heads, Visit visit) {
+DEVICE void join_pieces(float* room, float* states, int stride, int count, int num_row_heads, Visit visit) {
     const int group = threadIdx.x / 16, dim = threadIdx.x % 16 * 4;
     State nodes[TILES * ITEMS][LEVELS];
     // In 8 bits twice as many blocks have pieces. There they lie without gaps, so that all of a row's fit at once.
@@ -76,18 +118,8 @@ DEVICE void join_pieces(float* room, const float* states, int stride, int count,
     const int span = KV_FP8 ? min(32, ROOM_BYTES / 4 / piece_words & ~7) : SPAN;
     for (int base = 0; base < count; base += span) {
         const int pieces = min(span, count - base);
-        if (base > 0) __syncthreads();
-        for (int piece = group; piece < pieces; piece += THREADS / 16) {
-            const float* const source = states + static_cast<i64>(base + piece) * stride;
-            float* const target = room + piece * piece_words;
-#pragma unroll 4
-            for (int i = 0; i < num_row_heads * STATE_WORDS; i += STATE_WORDS)
-                copy_async_16(target + i + dim, source + i + dim);
-            for (int i = dim / 4; i < num_row_heads; i += 16)
-                copy_async_16(target + i * STATE_WORDS + D, source + i * STATE_WORDS + D);
-        }
-        copy_async_commit();
-        copy_async_wait<0>();
+        __syncthreads();
+        take_states(room, piece_words, states + static_cast<i64>(base) * stride, stride, pieces, num_row_heads);
         __syncthreads();
 #pragma unroll 1
         for (int row_head = group; row_head < num_row_heads; row_head += THREADS / 16) {
@@ -105,8 +137,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
     attend(u16* out, const float* partials, int num_slices, const float* square_sums, int num_parts, float eps,
            int hidden_size, const float* bias, const float* cosines, const float* sines, Element* k_cache,
            Element* v_cache, u8* scales, const i64* table, int table_stride, const i64* positions, const u8* live,
-           const float* sinks, int window, int first_key, int num_seqs, int num_rows, int tiles, const uint4* units, float* piece_states,
-           u32* tickets) {
+           const float* sinks, int window, int first_key, int num_seqs, int num_rows, int tiles, const uint4* units,
+           float* piece_states) {
     SHARED(u8, shared);
     float* const warp_states = reinterpret_cast<float*>(shared + RING_BYTES);  // [WARPS] tiles
     u32* const query_words = reinterpret_cast<u32*>(warp_states + WARPS * TILE_STATE);
@@ -180,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
         }
 
         const int first_number = number - piece.unit.index * plan.pairs;  // of this sequence, rows and head
-        if (piece.unit.count > 1 && arrive_last(tickets + first_number, piece.unit.count))
+        if (piece.unit.count > 1 && piece.unit.index == piece.unit.count - 1)
             join_pieces(reinterpret_cast<float*>(shared), piece_states + static_cast<i64>(first_number) * PIECE_STATE,
                         plan.pairs * PIECE_STATE, piece.unit.count, piece.num_rows * GROUP, write_out);
         __syncthreads();

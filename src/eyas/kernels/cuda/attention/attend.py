@@ -33,10 +33,9 @@ MAX_WINDOW = 128
 
 
 class AttendWorkspace(NamedTuple):
-    """Partial results and tickets (zero between launches), for the launches of one stream on one device."""
+    """Partial results, all bits set between launches, for the launches of one stream on one device."""
 
-    piece_states: Tensor
-    tickets: Tensor
+    piece_states: Tensor  # fp32, as bits
     limits: Limits
 
 
@@ -45,8 +44,7 @@ def attend_workspace(device: torch.device, limits: Limits | None = None) -> Atte
     limits = limits or device_limits(device)
     num_pieces = most_pieces(2 * limits.num_sms)  # of one tile, or half as many of two
     return AttendWorkspace(
-        torch.empty((num_pieces + 1) * 16, STATE_WORDS, dtype=torch.float32, device=device),
-        torch.zeros(num_pieces, dtype=torch.int32, device=device),
+        torch.full(((num_pieces + 1) * 16, STATE_WORDS), -1, dtype=torch.int32, device=device),
         limits,
     )
 
@@ -114,7 +112,6 @@ def attend(
         tiles,
         None if window else rows.plan.units,
         workspace.piece_states,
-        workspace.tickets,
         shared=ring.shared,
     )
     return out
