@@ -158,18 +158,22 @@ def test_a_key_that_is_nan_breaks_the_rows_that_see_it(emulator):
 
 
 @pytest.mark.parametrize(
-    ("starts", "num_rows", "warpgroups"),
-    [([16, 0, 330], 21, 3), ([600], 40, 2), pytest.param([0], 45, 1, marks=pytest.mark.slow)],
+    ("starts", "num_rows", "num_kv", "warpgroups"),
+    [([16, 0, 330], 21, 2, 3), ([600], 40, 1, 2), pytest.param([0], 45, 1, 1, marks=pytest.mark.slow)],
 )
-def test_8_bits_have_the_bits_of_the_same_numbers_in_the_emulator(emulator, monkeypatch, starts, num_rows, warpgroups):
+def test_8_bits_have_the_bits_of_the_same_numbers_in_the_emulator(
+    emulator, monkeypatch, starts, num_rows, num_kv, warpgroups
+):
     monkeypatch.setattr(flash, "warpgroups_of", lambda *_: warpgroups)
     monkeypatch.setattr(flash, "DEPTH", 4)  # goes round
-    case, same = Case(starts, num_rows, num_heads=16, num_kv=2).in_fp8()
+    case, same = Case(starts, num_rows, num_heads=8 * num_kv, num_kv=num_kv).in_fp8()
     out = case.run()
     assert out.isfinite().all() and torch.equal(out, same.run())
 
 
-def test_a_broken_key_in_8_bits_breaks_the_rows_that_see_it(emulator):
+def test_a_broken_key_in_8_bits_breaks_the_rows_that_see_it(emulator, monkeypatch):
+    monkeypatch.setattr(flash, "warpgroups_of", lambda *_: 2)
+    monkeypatch.setattr(flash, "DEPTH", 4)
     case, _ = Case([48], 45).in_fp8()
     page, expected = case.rows.table_SP[0, 4], case.run()[0]
     case.cache.k[page, :, 3], case.cache.scales_PG2B[page, :, 0, 3] = 0x7F, BROKEN  # position 67
