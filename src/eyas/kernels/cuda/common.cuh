@@ -338,6 +338,9 @@ struct Place {
 
 constexpr u32 NOT_YET = 0xffffffffu;
 
+// Whether one of four words is not there yet.
+DEVICE bool not_yet(const uint4& v) { return v.x == NOT_YET || v.y == NOT_YET || v.z == NOT_YET || v.w == NOT_YET; }
+
 // Not 0 if one of a word's two bf16 is not there yet.
 DEVICE u32 halves_not_yet(u32 word) { return (~word - 0x00010001u) & word & 0x80008000u; }
 

@@ -67,8 +67,6 @@ DEVICE void hand_over(float* states, const Cell& cell, bool second) {
     }
 }
 
-DEVICE bool not_yet(const uint4& v) { return v.x == NOT_YET || v.y == NOT_YET || v.z == NOT_YET || v.w == NOT_YET; }
-
 // Takes the states of row-heads in `pieces` pieces, `stride` words apart in memory, to `room` as they arrive. Sixteen
 // threads take four numbers each of AT_ONCE states, and as many of them the peak and sum of one.
 DEVICE void take_states(float* room, int piece_words, float* states, int stride, int pieces, int num_row_heads) {

@@ -33,7 +33,10 @@ MAX_WINDOW = 128
 
 
 class AttendWorkspace(NamedTuple):
-    """Partial results, all bits set between launches, for the launches of one stream on one device."""
+    """Partial results, all bits set between launches, for the launches of one stream on one device.
+
+    Blocks wait for one another's, so no other kernel may hold multiprocessors meanwhile.
+    """
 
     piece_states: Tensor  # fp32, as bits
     limits: Limits
