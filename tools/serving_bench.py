@@ -55,7 +55,7 @@ def conversations(name: str, seconds: int, batch: str, *arguments: str, shape: s
 
 
 DECODE = (
-    conversations("drafts", 160, "1,8,32,64", *DRAFTS, "--max-tokens", "256", "--repeats", "3"),
+    conversations("drafts", 220, "1,8,32,64", *DRAFTS, "--max-tokens", "256", "--repeats", "3"),
     conversations("many", 80, "128,256", *NONE, "--max-tokens", "128", "--repeats", "2"),
     conversations("20b", 110, "1,8,32,64,128", *DRAFTS, "--max-tokens", "128", "--repeats", "2", shape="gpt-oss-20b"),
     long_context("auto"),

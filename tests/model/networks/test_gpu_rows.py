@@ -130,7 +130,8 @@ def copy_of(caches):
 
 def slots_of(cache, part, pages, offsets):
     """The index of tokens in one of the cache's tensors."""
-    return (pages, slice(None), slice(None), offsets) if part is cache.scales_PG2B else (pages, offsets)
+    between = (slice(None),) * (2 if part is cache.scales_PG2B else 1)  # heads, and keys and values of scales
+    return pages, *between, offsets
 
 
 def slots(table_SP, starts_S, seqs_S, num_rows):

@@ -69,6 +69,17 @@ DEVICE uint4 load_l2_16_if(const void* address, bool valid) {
     return v;
 }
 
+DEVICE uint2 load_l2_8_if(const void* address, bool valid) {
+    uint2 v = {0, 0};
+    asm volatile(
+        "{ .reg .pred p; setp.ne.u32 p, %3, 0;\n"
+        "@p ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2]; }"
+        : "+r"(v.x), "+r"(v.y)
+        : "l"(address), "r"(static_cast<u32>(valid))
+        : "memory");
+    return v;
+}
+
 // ---- copies to shared memory that do not pass through registers --------------------------------------------------
 
 DEVICE u32 shared_address(const void* pointer) { return static_cast<u32>(__cvta_generic_to_shared(pointer)); }

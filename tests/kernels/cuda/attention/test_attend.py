@@ -107,12 +107,12 @@ def test_bits_do_not_depend_on_the_launch(device: torch.device, shape: str):
 
 
 def test_more_pieces_than_are_joined_at_once(device: torch.device):
-    """17 leaves: as a piece each, and in fewer pieces for the same bits."""
-    case = make_case(device, [8200], group=4, num_kv=1)
-    check(case, [8200], 2, num_multiprocessors=20)
-    whole, _, _ = run(case, [8200], 2, num_multiprocessors=20)
-    for num_multiprocessors in (1, 3, 5):
-        again, _, _ = run(case, [8200], 2, num_multiprocessors=num_multiprocessors)
+    """33 leaves: as a piece each, which eight blocks join, and in fewer pieces for the same bits."""
+    case = make_case(device, [16_400], group=4, num_kv=1)
+    check(case, [16_400], 2, num_multiprocessors=40)
+    whole, _, _ = run(case, [16_400], 2, num_multiprocessors=40)
+    for num_multiprocessors in (1, 3, 9):
+        again, _, _ = run(case, [16_400], 2, num_multiprocessors=num_multiprocessors)
         assert torch.equal(again, whole)
 
 

@@ -184,6 +184,7 @@ DEVICE uint4 load_16_if(const void* address, bool valid) {
     return emulate::load<uint4>(address);
 }
 DEVICE u32 load_l2(const void* address) { return emulate::load<u32>(address); }
+DEVICE uint2 load_l2_8_if(const void* address, bool valid) { return valid ? emulate::load<uint2>(address) : uint2{0, 0}; }
 DEVICE uint4 load_l2_16_if(const void* address, bool valid) { return valid ? emulate::load<uint4>(address) : uint4{0, 0, 0, 0}; }
 
 DEVICE void copy_async_16(void* shared, const void* global, bool valid = true) {

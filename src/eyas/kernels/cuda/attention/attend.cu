@@ -3,12 +3,13 @@
 // Keys are dealt in leaves at absolute positions: CHAIN x WARPS steps of 32 keys, step by step to the warps in turn. A
 // warp carries its softmax state (peak, sum, output) through its steps of a leaf and no further: the warps' states are
 // added in order, and leaves are joined by a binary tree over their absolute numbers. A piece, the work of one block,
-// is one aligned node of that tree, as large as the grid makes necessary; the block that has a sequence's last piece joins
-// them by the same tree. (All blocks together would take less time for it, but while one does it the others make room for
-// the next kernel, which reads ahead.) It takes states as they arrive, which their bits say, and leaves their memory as it
-// was: blocks have pieces in ascending order and all run at once, so what it waits for comes. What a row does not see is
-// the identity of each of these steps, so its bits depend on nothing but its position and its keys. In a layer with a
-// window all that a row sees lies in steps of different warps.
+// is one aligned node of that tree, as large as the grid makes necessary. Where no block has two pieces, the blocks of a
+// sequence's last eight join them by the same tree, some row-heads each; otherwise the block of the last one does. (One
+// takes 3 us longer; 16 are no faster, and leave less room to the next kernel, which reads ahead.) They take states as
+// they arrive, which their bits say, and leave their memory as it was. What they wait for comes, as all blocks run at once
+// and have their pieces in ascending order. What a row does not see is the identity of each of these steps, so its bits
+// depend on nothing but its position and its keys. In a layer with a window all that a row sees lies in steps of different
+// warps.
 //
 // How work is cut is in attend_plan.cu and .cuh, how rows are finished in attend_rows.cuh, how keys are in
 // attend_step.cuh.
@@ -28,8 +29,7 @@ constexpr int TILE_STATE = 16 * STATE_WORDS;       // words of the states of a t
 constexpr int RING_BYTES = DEPTH * WARPS * HALF_BYTES;
 constexpr int ROOM_BYTES = RING_BYTES + WARPS * TILE_STATE * 4;
 constexpr int PIECE_STATE = TILES * TILE_STATE;    // words
-constexpr int SPAN = 16 * PIECE_STATE * 4 <= ROOM_BYTES ? 16 : 8;  // pieces in shared memory at once
-static_assert(SPAN * PIECE_STATE * 4 <= ROOM_BYTES);
+constexpr int MOST_JOINERS = 8;                    // blocks that join the pieces of a sequence
 
 struct Output {
     u16* out;
@@ -67,66 +67,71 @@ DEVICE void hand_over(float* states, const Cell& cell, bool second) {
     }
 }
 
-// Takes the states of row-heads in `pieces` pieces, `stride` words apart in memory, to `room` as they arrive. Sixteen
-// threads take four numbers each of AT_ONCE states, and as many of them the peak and sum of one.
-DEVICE void take_states(float* room, int piece_words, float* states, int stride, int pieces, int num_row_heads) {
-    constexpr int STATES = THREADS / 16, AT_ONCE = 8;
-    const int group = threadIdx.x / 16, thread = threadIdx.x % 16, num_states = pieces * num_row_heads;
-    const auto source = [&](int i) {
-        return states + static_cast<i64>(i / num_row_heads) * stride + i % num_row_heads * STATE_WORDS;
-    };
-#pragma unroll 1
-    for (int first = group; first < num_states; first += STATES * AT_ONCE) {
-        const int mine = first + thread * STATES;
-        const bool has_sums = thread < AT_ONCE && mine < num_states;
-        uint4 outs[AT_ONCE], sums;
-        while (true) {
+// Takes a row-head's states in up to eight pieces, `stride` words apart in memory, four dimensions of them, once all are
+// there, and joins them. A warp, with two row-heads or eights.
+DEVICE State take_eight(float* states, int stride, int pieces, int dim) {
+    uint4 outs[8];
+    uint2 sums[8];
+    while (true) {
+        bool is_missing = false;
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i)
-                outs[i] = load_l2_16_if(source(first + i * STATES) + 4 * thread, first + i * STATES < num_states);
-            sums = load_l2_16_if(source(mine) + D, has_sums);
-            sums.z = sums.w = 0;  // padding, which nobody writes
-            bool is_missing = not_yet(sums);
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) is_missing |= not_yet(outs[i]);
-            if (!is_missing) break;
-            look_again();
+        for (int i = 0; i < 8; ++i) {
+            outs[i] = load_l2_16_if(states + static_cast<i64>(i) * stride + dim, i < pieces);
+            sums[i] = load_l2_8_if(states + static_cast<i64>(i) * stride + D, i < pieces);
         }
-        const auto move = [&](int i, int word, const uint4& value, bool valid) {
-            if (!valid) return;
-            float* const target = room + i / num_row_heads * piece_words + i % num_row_heads * STATE_WORDS + word;
-            *reinterpret_cast<uint4*>(target) = value;
-            *reinterpret_cast<uint4*>(source(i) + word) = uint4{NOT_YET, NOT_YET, NOT_YET, NOT_YET};
-        };
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i)
-            move(first + i * STATES, 4 * thread, outs[i], first + i * STATES < num_states);
-        move(mine, D, sums, has_sums);
+        for (int i = 0; i < 8; ++i)
+            is_missing |= not_yet(outs[i]) || not_yet({sums[i].x, sums[i].y, 0u, 0u});
+        if (!__any_sync(FULL_WARP, is_missing)) break;  // together, as they read the same sums
+        look_again();
     }
+    State nodes[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        nodes[i] = nothing();
+        if (i >= pieces) continue;
+        nodes[i] = {__uint_as_float(sums[i].x), __uint_as_float(sums[i].y),
+                    make_float4(__uint_as_float(outs[i].x), __uint_as_float(outs[i].y), __uint_as_float(outs[i].z),
+                                __uint_as_float(outs[i].w))};
+        float* const taken = states + static_cast<i64>(i) * stride;
+        *reinterpret_cast<uint4*>(taken + dim) = uint4{NOT_YET, NOT_YET, NOT_YET, NOT_YET};
+        if (dim == 0) *reinterpret_cast<uint2*>(taken + D) = uint2{NOT_YET, NOT_YET};
+    }
+    return join_tree(nodes);
 }
 
-// The states of a block's row-heads in `count` pieces, `stride` words apart in memory, each sum given to
-// `visit(row-head, first of four dimensions, state)`. `room`: ROOM_BYTES of shared memory.
+// The states of row-heads `joiner`, `joiner` + `joiners`, .. of a block in `count` pieces, `stride` words apart in memory,
+// each sum given to `visit(row-head, first of four dimensions, state)`. `room`: ROOM_BYTES of shared memory.
 template <class Visit>
-DEVICE void join_pieces(float* room, float* states, int stride, int count, int num_row_heads, Visit visit) {
-    const int group = threadIdx.x / 16, dim = threadIdx.x % 16 * 4;
+DEVICE void join_pieces(float* room, float* states, int stride, int count, int num_row_heads, int joiner, int joiners,
+                        float sink, Visit visit) {
+    constexpr int TAKERS = THREADS / 16, EIGHTS = 4, SPAN = 8 * EIGHTS;
+    static_assert(TILES * 16 * EIGHTS * STATE_WORDS * 4 <= ROOM_BYTES);
+    const int taker = threadIdx.x / 16, dim = threadIdx.x % 16 * 4;
+    const int mine = (num_row_heads - joiner + joiners - 1) / joiners;
     State nodes[TILES * ITEMS][LEVELS];
-    // In 8 bits twice as many blocks have pieces. There they lie without gaps, so that all of a row's fit at once.
-    const int piece_words = KV_FP8 ? num_row_heads * STATE_WORDS : PIECE_STATE;
-    const int span = KV_FP8 ? min(32, ROOM_BYTES / 4 / piece_words & ~7) : SPAN;
-    for (int base = 0; base < count; base += span) {
-        const int pieces = min(span, count - base);
-        __syncthreads();
-        take_states(room, piece_words, states + static_cast<i64>(base) * stride, stride, pieces, num_row_heads);
+    for (int base = 0; base < count; base += SPAN) {
+        const int eights = min(EIGHTS, (count - base + 7) / 8);
         __syncthreads();
 #pragma unroll 1
-        for (int row_head = group; row_head < num_row_heads; row_head += THREADS / 16) {
-            State* const mine = nodes[row_head / (THREADS / 16)];
+        for (int first = 0; first < mine * eights; first += TAKERS) {
+            const int task = first + taker, piece = base + task % eights * 8;
+            float* const source = states + static_cast<i64>(piece) * stride +
+                                  (joiner + task / eights * joiners) * STATE_WORDS;
+            const State node = take_eight(source, stride, task < mine * eights ? count - piece : 0, dim);
+            if (task < mine * eights) write_state(room + task * STATE_WORDS, dim, node);
+        }
+        __syncthreads();
 #pragma unroll 1
-            for (int i = 0; i < pieces; i += 8)
-                push(mine, (base + i) / 8, join_as_tree<8>(room + i * piece_words + row_head * STATE_WORDS, piece_words,
-                                                           dim, pieces - i));
-            if (base + span >= count) visit(row_head, dim, root(mine, (count + 7) / 8));
+        for (int i = taker; i < mine; i += TAKERS) {
+            State* const levels = nodes[i / TAKERS];
+            State all = join_as_tree<EIGHTS>(room + i * eights * STATE_WORDS, STATE_WORDS, dim, eights);
+            if (count > SPAN) {
+                push(levels, base / SPAN, all);
+                if (base + SPAN < count) continue;
+                all = root(levels, (count + SPAN - 1) / SPAN);
+            }
+            visit(joiner + i * joiners, dim, all, sink);
         }
     }
 }
@@ -169,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
         for (int half = EARLY; half < DEPTH; ++half) stream.fetch(piece, half);
         __syncthreads();
 
-        auto write_out = [&](int row_head, int four, const State& all) {
+        auto write_out = [&](int row_head, int four, const State& all, float sink) {
             const int row = piece.first_row + row_head / GROUP;
             output.write(static_cast<i64>(piece.unit.seq) * num_rows + row, piece.rows.live >> row & 1,
                          piece.kv * GROUP + row_head % GROUP, four, all, sink);
@@ -201,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
                         state = root(nodes[tile][item], num_leaves);
                     }
                     if (piece.unit.count == 1)
-                        write_out(16 * tile + row_head, dim, state);
+                        write_out(16 * tile + row_head, dim, state, sink);
                     else
                         write_state(piece_states + static_cast<i64>(number) * PIECE_STATE + tile * TILE_STATE +
                                         row_head * STATE_WORDS, dim, state);
@@ -209,10 +214,18 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
             }
         }
 
-        const int first_number = number - piece.unit.index * plan.pairs;  // of this sequence, rows and head
-        if (piece.unit.count > 1 && piece.unit.index == piece.unit.count - 1)
-            join_pieces(reinterpret_cast<float*>(shared), piece_states + static_cast<i64>(first_number) * PIECE_STATE,
-                        plan.pairs * PIECE_STATE, piece.unit.count, piece.num_rows * GROUP, write_out);
+        if (piece.unit.count > 1) {
+            // They wait for blocks with higher numbers, so there are many only where no block has two pieces.
+            const bool all_run = plan.num_units * plan.pairs <= static_cast<int>(gridDim.x);
+            const int joiners = all_run ? min(MOST_JOINERS, piece.unit.count) : 1;
+            const int joiner = piece.unit.count - 1 - piece.unit.index;
+            const int first_number = number - piece.unit.index * plan.pairs;  // of this sequence, rows and head
+            if (joiner < joiners)
+                join_pieces(reinterpret_cast<float*>(shared),
+                            piece_states + static_cast<i64>(first_number) * PIECE_STATE, plan.pairs * PIECE_STATE,
+                            piece.unit.count, piece.num_rows * GROUP, joiner, joiners,
+                            output.sink(piece.kv * GROUP + (joiner + threadIdx.x / 16 * joiners) % GROUP), write_out);
+        }
         __syncthreads();
     }
     if (!waited) {

@@ -63,17 +63,23 @@ DEVICE State join_in_order(const float* words, int stride, int dim) {
     return all;
 }
 
-// `count` states, of which N at most are taken, joined as neighbouring nodes of the tree.
+// Neighbouring nodes of the tree, joined in place.
 template <int N>
-DEVICE State join_as_tree(const float* words, int stride, int dim, int count) {
-    State states[N];
-#pragma unroll
-    for (int i = 0; i < N; ++i) states[i] = i < count ? read_state(words + i * stride, dim) : nothing();
+DEVICE State join_tree(State (&nodes)[N]) {
 #pragma unroll
     for (int width = 1; width < N; width *= 2)
 #pragma unroll
-        for (int i = 0; i < N; i += 2 * width) states[i] = join(states[i], states[i + width]);
-    return states[0];
+        for (int i = 0; i < N; i += 2 * width) nodes[i] = join(nodes[i], nodes[i + width]);
+    return nodes[0];
+}
+
+// The same of `count` states in memory, N at most.
+template <int N>
+DEVICE State join_as_tree(const float* words, int stride, int dim, int count) {
+    State nodes[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) nodes[i] = i < count ? read_state(words + i * stride, dim) : nothing();
+    return join_tree(nodes);
 }
 
 // `nodes` are the complete nodes of a binary tree so far, at most one per level; node number `index` comes next.
