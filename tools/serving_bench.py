@@ -63,7 +63,7 @@ DECODE = (
 )
 PROMPTS = (
     engine(
-        "first tokens", 150, *NONE, "--batch", "1", "--context", "131072", "--max-tokens", "8", "--repeats", "3",
+        "first tokens", 200, *NONE, "--batch", "1", "--context", "131072", "--max-tokens", "8", "--repeats", "3",
         "--prompt-tokens", "128,1024,8192,32640,131000",
     ),
     Part("full attention", ("-m", "tools.prompt_launches", "--full", "8192", "1024", "256"), 60),

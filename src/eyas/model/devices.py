@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import warnings
+from collections.abc import MutableMapping
 from pathlib import Path
 
 import torch
 
 from eyas.base.errors import UserError
 
-__all__ = ["KERNEL_CAPABILITY", "available_bytes", "pick_device", "shares_memory"]
+__all__ = ["KERNEL_CAPABILITY", "available_bytes", "grow_segments", "pick_device", "shares_memory"]
 
+ALLOCATOR_SETTINGS = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"  # torch's variable, and its old name
 KERNEL_CAPABILITY = (9, 0)  # needed for bulk copies and programmatic dependent launch
 
 
@@ -39,6 +42,17 @@ def pick_device(name: str) -> tuple[torch.device, torch.dtype]:
     # autograd's own thread starts without a context, and its first product makes one
     warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA context")
     return device, torch.bfloat16
+
+
+def grow_segments(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Let torch map a GPU's memory piece by piece, so that it can use for large tensors what many small ones released.
+
+    Otherwise the target's pass and a head's step, which take turns, hold memory of their own: 3.5 and 6.3 GiB more than
+    their tensors need on an H200, at 40,960 and 131,072 tokens of gpt-oss-120b. Before the first tensor on a GPU, where
+    torch reads it. What the user has set stands.
+    """
+    if not any(environ.get(name) for name in ALLOCATOR_SETTINGS):
+        environ[ALLOCATOR_SETTINGS[0]] = "expandable_segments:True"
 
 
 def available_bytes(device: torch.device) -> int:

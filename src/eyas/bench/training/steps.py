@@ -18,7 +18,7 @@ from torch import Tensor
 from eyas.base.errors import UserError
 from eyas.model.checkpoints.placing import can_use_kernels
 from eyas.model.config import GptOssConfig
-from eyas.model.devices import pick_device
+from eyas.model.devices import grow_segments, pick_device
 from eyas.model.hardware import hardware
 from eyas.model.making.presets import PRESETS
 from eyas.model.making.random_weights import random_target
@@ -126,6 +126,7 @@ def open_bench(
 
     `changes` are settings of `train` in place of those of the file; None changes nothing.
     """
+    grow_segments()
     where, dtype = pick_device(device)
     settings = RunSettings(head=DEMO_HEAD if shape == "demo" else HeadSettings())
     if file is not None:

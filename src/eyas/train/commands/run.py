@@ -42,7 +42,7 @@ def run(args: argparse.Namespace, *, resume: bool, evaluate: EngineEvaluation | 
     """Train, export the best head, and measure it with an engine where the settings name prompts. Raises UserError."""
     import torch
 
-    from eyas.model.devices import pick_device
+    from eyas.model.devices import grow_segments, pick_device
     from eyas.train.commands.export import export_checkpoint
     from eyas.train.export.config import form_for
     from eyas.train.loop.parts import open_run
@@ -60,6 +60,7 @@ def run(args: argparse.Namespace, *, resume: bool, evaluate: EngineEvaluation | 
         check_tensorboard()
     own = local_device(settings.target.device)
     settings = replace(settings, target=replace(settings.target, device=own))
+    grow_segments()
     device, _ = pick_device(own)
     with joined_processes(device) as processes, folder.taken(processes):
         if resume:

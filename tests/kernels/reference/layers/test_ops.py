@@ -184,7 +184,8 @@ def run_qkv(x, slots, cos, sin, cache):
         sin_TD=sin,
         k_cache_PGBD=cache.k,
         v_cache_PGBD=cache.v,
-        slots_T=slots,
+        pages_T=slots // PAGE,
+        offsets_T=slots % PAGE,
         scales_PG2B=cache.scales_PG2B,
     )
 

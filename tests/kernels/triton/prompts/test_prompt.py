@@ -18,7 +18,7 @@ from eyas.kernels.reference.layers.attend import attend_ref
 from eyas.kernels.reference.layers.moe import moe_down_ref, moe_up_ref
 from eyas.kernels.reference.layers.norm import Normed, inverse_rms, prepare_norm, rms_norm
 from eyas.kernels.reference.layers.ops import LayerCache, RopeTable, Rows
-from eyas.kernels.reference.layers.rope_write import rope_write_ref, write_slots
+from eyas.kernels.reference.layers.rope_write import rope_write_ref, write_places
 from eyas.kernels.reference.layers.router import route
 from eyas.kernels.triton.prompts import experts, flash, gemm, qkv
 from eyas.kernels.triton.prompts import route as routing
@@ -135,14 +135,15 @@ def test_qkv_rope_write(case, num_heads, num_kv):
     rope = RopeTable(case.random(64, 32), case.random(64, 32))
     expected_cache = LayerCache(cache.k.float(), cache.v.float())
     q = qkv.qkv_rope_write(normed, case.blocked(weight), bias, rows, cache, rope, eps=EPS)
-    positions = rows.positions_SR[0]
+    positions, (pages, offsets) = rows.positions_SR[0], write_places(rows, PAGE)
     expected = rope_write_ref(
         (normed.rows_TH.float() @ weight.T) * inverse_rms(normed, EPS) + bias,
         cos_TD=rope.cos[positions],
         sin_TD=rope.sin[positions],
         k_cache_PGBD=expected_cache.k,
         v_cache_PGBD=expected_cache.v,
-        slots_T=write_slots(rows, PAGE),
+        pages_T=pages,
+        offsets_T=offsets,
     )
     case.close(q, expected)
     broken = expected_cache.k[1:].isnan()
@@ -199,10 +200,10 @@ def test_rows_are_rounded_to_fp8_as_by_the_twin(case, bits):
         q = qkv.qkv_rope_write(normed, case.blocked(weight), bias, rows, each, rope, eps=EPS)
     assert q.isfinite().all()
     expected = in_fp8(plain)
-    slots = write_slots(rows, PAGE)[rows.live_SR.flatten()]
+    pages, offsets = (each[rows.live_SR.flatten()] for each in write_places(rows, PAGE))
     for ours, right in ((rounded.k, expected.k), (rounded.v, expected.v)):
-        assert torch.equal(ours[slots // PAGE, :, slots % PAGE], right[slots // PAGE, :, slots % PAGE])
-    ours, right = (each.scales_PG2B[slots // PAGE, :, :, slots % PAGE] for each in (rounded, expected))
+        assert torch.equal(ours[pages, :, offsets], right[pages, :, offsets])
+    ours, right = (each.scales_PG2B[pages, :, :, offsets] for each in (rounded, expected))
     assert torch.equal(ours, right)
     assert (ours[:, 1, 0] == BROKEN).all() and (ours[:, 3] < LARGEST_SCALE).all()
     assert (ours[:, 0, 0] == BROKEN).any()

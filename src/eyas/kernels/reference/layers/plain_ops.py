@@ -14,7 +14,7 @@ from eyas.kernels.reference.layers.linear import linear
 from eyas.kernels.reference.layers.moe import moe_down_ref, moe_up_ref
 from eyas.kernels.reference.layers.norm import Normed, inverse_rms, prepare_norm, rms_norm
 from eyas.kernels.reference.layers.ops import LayerCache, Matrix, Product, RopeTable, Rows
-from eyas.kernels.reference.layers.rope_write import finish, rope_write_ref, rotate, write_slots
+from eyas.kernels.reference.layers.rope_write import finish, rope_write_ref, rotate, write_places
 from eyas.kernels.reference.layers.router import route
 
 __all__ = ["PlainOps"]
@@ -171,12 +171,14 @@ class PlainOps:
 def _write(qkv: Product, rows: Rows, cache: LayerCache, rope: RopeTable, bias_N: Tensor | None, eps: float) -> Tensor:
     """Write keys and values to their pages; return the rotated queries [T, Q, D]."""
     positions_T = rows.positions_SR.flatten().clamp(min=0)
+    pages_T, offsets_T = write_places(rows, cache.page_size)
     return rope_write_ref(
         finish(qkv, bias_N, eps),
         cos_TD=rope.cos[positions_T],
         sin_TD=rope.sin[positions_T],
         k_cache_PGBD=cache.k,
         v_cache_PGBD=cache.v,
-        slots_T=write_slots(rows, cache.page_size),
+        pages_T=pages_T,
+        offsets_T=offsets_T,
         scales_PG2B=cache.scales_PG2B,
     )

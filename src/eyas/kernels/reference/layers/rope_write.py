@@ -8,7 +8,7 @@ from torch import Tensor
 from eyas.kernels.layouts.fp8_cache import to_fp8_pair
 from eyas.kernels.reference.layers.ops import Product, Rows
 
-__all__ = ["finish", "rope_write_ref", "rotate", "write_slots"]
+__all__ = ["finish", "rope_write_ref", "rotate", "write_places"]
 
 
 def finish(product: Product, bias_N: Tensor | None, eps: float) -> Tensor:
@@ -22,12 +22,11 @@ def finish(product: Product, bias_N: Tensor | None, eps: float) -> Tensor:
     return (total if bias_N is None else total + bias_N).to(slices.dtype)
 
 
-def write_slots(rows: Rows, page_size: int) -> Tensor:
-    """Places [T] (page * page size + offset) of the rows' positions; dead rows go to page 0."""
+def write_places(rows: Rows, page_size: int) -> tuple[Tensor, Tensor]:
+    """Pages [T] of the rows' positions and offsets [T] in them; dead rows go to page 0."""
     columns = (rows.positions_SR // page_size).clamp(0, rows.table_SP.shape[1] - 1)
-    offsets = rows.positions_SR % page_size
-    slots = rows.table_SP.gather(1, columns) * page_size + offsets
-    return torch.where(rows.live_SR, slots, offsets).flatten()
+    pages = torch.where(rows.live_SR, rows.table_SP.gather(1, columns), 0)
+    return pages.flatten(), (rows.positions_SR % page_size).flatten()
 
 
 def rotate(x_THD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
@@ -48,17 +47,17 @@ def rope_write_ref(
     sin_TD: Tensor,
     k_cache_PGBD: Tensor,
     v_cache_PGBD: Tensor,
-    slots_T: Tensor,
+    pages_T: Tensor,
+    offsets_T: Tensor,
     scales_PG2B: Tensor | None = None,
 ) -> Tensor:
-    """Rotated queries [T, Q, D]; keys and values of the rows go to `slots_T`.
+    """Rotated queries [T, Q, D]; keys and values of the rows go to their pages.
 
     A value that is not finite is written as 0 under a NaN key: rows that see the key become NaN, and rows that do not
     are spared, since a masked weight of 0 times NaN would be NaN. With scales the caches are in 8 bits, and keys and
     values are rounded twice: to the dtype of `qkv_TN`, then to e4m3.
     """
-    _, num_kv, page_size, dim = k_cache_PGBD.shape
-    pages_T, offsets_T = slots_T // page_size, slots_T % page_size
+    _, num_kv, _, dim = k_cache_PGBD.shape
     qkv = qkv_TN.unflatten(-1, (-1, dim))
     num_heads = qkv.shape[1] - 2 * num_kv
     rotated = rotate(qkv[:, : num_heads + num_kv], cos_TD, sin_TD)
