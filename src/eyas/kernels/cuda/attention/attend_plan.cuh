@@ -3,10 +3,8 @@
 // Defines: as in attend.cu.
 #pragma once
 
-#include "common.cuh"
+#include "attention/pages.cuh"
 
-constexpr int D = 64;
-constexpr int PAGE = 16;
 constexpr int STEP = 32;                   // keys that a warp takes at once
 constexpr int CHAIN = 2;                   // steps of a warp in a leaf
 constexpr int LEAF_STEPS = WARPS * CHAIN;

@@ -18,7 +18,6 @@
 #include "attention/attend_plan.cuh"
 #include "attention/softmax_tree.cuh"
 
-constexpr int PAGE_NUMBERS = NUM_KV * PAGE * D;  // of a cache: [page][NUM_KV][PAGE][D]
 constexpr int ROW_BYTES = KV_FP8 ? D : D * 2;
 constexpr int KEY_BYTES = STEP * ROW_BYTES;    // keys, or values, of a step
 constexpr int HALF_BYTES = KEY_BYTES + (KV_FP8 ? STEP : 0);  // with the bytes of their powers of two
@@ -27,15 +26,9 @@ constexpr int COPY_ROWS = 32 / ROW_CHUNKS;     // that a warp copies at once
 constexpr int TILE_WORDS = 16 * D / 2;         // queries of 16 row-heads
 static_assert(STEP == 2 * PAGE);
 
-#if KV_FP8
-using Element = u8;
-#else
-using Element = u16;
-#endif
-
 struct Cache {
     Element *keys, *values;
-    u8* scales;  // [page][NUM_KV][keys, values][PAGE], null in 16 bits
+    u8* scales;  // null in 16 bits
 
     __device__ u8* scales_of(i64 page, int kv, int is_value) const {
         return scales + ((page * NUM_KV + kv) * 2 + is_value) * PAGE;

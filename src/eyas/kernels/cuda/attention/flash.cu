@@ -11,39 +11,34 @@
 // Keys and values in 8 bits (KV_FP8, kernels/layouts/fp8_cache.py) are bf16 in a stage, the numbers that they mean.
 //
 // Defines: GROUP, NUM_KV, SINKS, KV_FP8, WARPGROUPS (1 to 3), DEPTH (stages, at least 4).
+#include "attention/pages.cuh"
 #include "wgmma.cuh"
 
-constexpr int DIM = 64, PAGE = 16, BLOCK = 64, ROWS = 64, POSITIONS = ROWS / GROUP;
-constexpr int HALF_BYTES = BLOCK * DIM * 2, STAGE_BYTES = 2 * HALF_BYTES;  // keys, then values
+constexpr int BLOCK = 64, ROWS = 64, POSITIONS = ROWS / GROUP;
+constexpr int HALF_BYTES = BLOCK * D * 2, STAGE_BYTES = 2 * HALF_BYTES;  // keys, then values
 constexpr int MATH_WARPS = 4 * WARPGROUPS, OTHER_WARPS = 4, THREADS = 32 * (MATH_WARPS + OTHER_WARPS);
 // Of a thread: what others give back of a launch's registers, those that multiply take.
 constexpr int MOST_REGISTERS = 232, COPY_REGISTERS = KV_FP8 && WARPGROUPS < 3 ? 56 : 32;
 constexpr int LAUNCH_REGISTERS = WARPGROUPS == 1 ? MOST_REGISTERS : 65536 / THREADS / 8 * 8;
 constexpr int SHARED_REGISTERS = (LAUNCH_REGISTERS * THREADS / 32 - COPY_REGISTERS * OTHER_WARPS) / MATH_WARPS / 8 * 8;
 constexpr int REGISTERS = SHARED_REGISTERS < MOST_REGISTERS ? SHARED_REGISTERS : MOST_REGISTERS;
-constexpr int PAGES = BLOCK / PAGE, PAGE_NUMBERS = NUM_KV * PAGE * DIM;  // of keys or values [page][NUM_KV][PAGE][DIM]
-constexpr int SHARE = BLOCK / 2;  // keys, or values, of a block that a warp brings in 8 bits
-constexpr int SHARE_BYTES = SHARE * (DIM + 1), SHARES = 4;  // with the bytes of their powers of two; under way in a warp
+constexpr int PAGES = BLOCK / PAGE;
+// Of a block in 8 bits: keys, values, the bytes of their powers of two; under way; warps that write them to stages.
+constexpr int BLOCK_BYTES = 2 * BLOCK * (D + 1), PLACES = 4, WIDENING_WARPS = OTHER_WARPS - 1;
 constexpr float NEVER = -1e30f;  // not -inf, whose difference with itself is NaN
-static_assert(ROWS % GROUP == 0 && BLOCK % POSITIONS == 0 && DEPTH >= 4, "");
-
-#if KV_FP8
-using Element = u8;
-#else
-using Element = u16;
-#endif
+static_assert(ROWS % GROUP == 0 && BLOCK % POSITIONS == 0 && DEPTH >= PLACES, "");
 
 struct Shared {
-    u8* stages;                 // [DEPTH][STAGE_BYTES]
-    u64 *there, *full, *empty;  // [DEPTH]: copied, seen by products, read
+    u8* stages;                         // [DEPTH][STAGE_BYTES]
+    u64 *there, *full, *empty, *taken;  // copied, of stages or places; seen by products; read, of stages; of places
 
-    __device__ u8* bytes() const { return stages + DEPTH * STAGE_BYTES; }  // in 8 bits [OTHER_WARPS][SHARES][SHARE_BYTES]
+    __device__ u8* place(int number) const { return stages + DEPTH * STAGE_BYTES + number * BLOCK_BYTES; }  // in 8 bits
 };
 
 DEVICE Shared carve(u8* base) {
-    constexpr int BYTES = DEPTH * STAGE_BYTES + KV_FP8 * OTHER_WARPS * SHARES * SHARE_BYTES;
+    constexpr int BYTES = DEPTH * STAGE_BYTES + KV_FP8 * PLACES * BLOCK_BYTES;
     u64* const barriers = reinterpret_cast<u64*>(base + BYTES);
-    return {base, barriers, barriers + DEPTH, barriers + 2 * DEPTH};
+    return {base, barriers, barriers + DEPTH, barriers + 2 * DEPTH, barriers + 3 * DEPTH};
 }
 
 // The rows of a block, of one sequence and one key/value head.
@@ -81,7 +76,7 @@ struct Pages {
 // One warp for keys, one for values: rows of 128 bytes whose piece p of 16 bytes goes to p ^ (row & 7), see wgmma.cuh.
 DEVICE void bring(const Shared& s, const u16* cache, Pages pages, const Work& work, int half) {
     const int lane = lane_id(), piece = lane % 8, row = lane / 8, end = work.end();  // and every fourth row after it
-    const u16* const mine = cache + (work.kv_head * PAGE + row) * DIM + piece * 8;
+    const u16* const mine = cache + (work.kv_head * PAGE + row) * D + piece * 8;
     u8* const targets[2] = {s.stages + half * HALF_BYTES + row * 128 + (piece ^ row) * 16,
                             s.stages + half * HALF_BYTES + row * 128 + (piece ^ row ^ 4) * 16};
     Place<DEPTH> place;
@@ -96,66 +91,70 @@ DEVICE void bring(const Shared& s, const u16* cache, Pages pages, const Work& wo
 #pragma unroll
             for (int i = 0; i < PAGE; i += 4) {
                 u8* const to = targets[i / 4 % 2] + place.number * STAGE_BYTES + (p * PAGE + i) * 128;
-                copy_async_16(to, from + i * DIM, block * BLOCK + p * PAGE + i + row < end);
+                copy_async_16(to, from + i * D, block * BLOCK + p * PAGE + i + row < end);
             }
         }
         copy_async_arrive(s.there + place.number);
     }
 }
 
-// In 8 bits two warps for keys, two for values, each with its half of a block: copies the bytes to a place of the warp's
-// own, and SHARES blocks later writes them as bf16. A power of two of 255 makes NaN of a key, which is broken, and a
-// number of a value, which was never written.
-DEVICE void widen(const Shared& s, const u8* cache, const u8* scales, Pages pages, const Work& work, int half, int share) {
-    const int lane = lane_id(), piece = lane % 4, row = lane / 4, end = work.end();  // and every eighth row after it
-    u8* const places = s.bytes() + (2 * half + share) * SHARES * SHARE_BYTES;
-    const u8* const mine = cache + (work.kv_head * PAGE + row) * DIM + piece * 16;
-    const u8* const my_scales = scales + (2 * work.kv_head + half) * PAGE;
-    const u32 most = half ? 0x7f00u : 0x7fffu;
-    const int num_blocks = work.num_blocks();
-    Place<DEPTH> place;
+// In 8 bits one warp copies keys, values and their powers of two as they are.
+DEVICE void bring_bytes(const Shared& s, const u8* keys, const u8* values, const u8* scales, Pages pages,
+                        const Work& work) {
+    const int lane = lane_id(), row = lane / 4, end = work.end();  // and every eighth row after it
+    const i64 mine = (work.kv_head * PAGE + row) * D + lane % 4 * 16;
+    const u8* const my_scales = scales + (2 * work.kv_head + lane / PAGES) * PAGE;  // of keys, or values: 2 * PAGES lanes
+    Place<PLACES> place;
 #pragma unroll 1
-    for (int asked = 0; asked < num_blocks + SHARES; ++asked) {
-        u8* const bytes = places + asked % SHARES * SHARE_BYTES;
-        if (asked >= SHARES) {
-            const int block = asked - SHARES;
-            copy_async_wait<SHARES - 1>();
-            if (block >= DEPTH) copy_barrier_wait(s.empty + place.number, place.parity ^ 1);
-            __syncwarp();
-            u8* const to = s.stages + place.number * STAGE_BYTES + half * HALF_BYTES + (share * SHARE + row) * 128;
+    for (int block = 0; block < work.num_blocks(); ++block, place.step()) {
+        pages.go_to(block);
+        if (block >= PLACES) copy_barrier_wait(s.taken + place.number, place.parity ^ 1);
+        __syncwarp();
+        u8* const to = s.place(place.number) + lane * 16;
+#pragma unroll
+        for (int p = 0; p < PAGES; ++p) {
+            const i64 from = mine + pages[block * PAGES + p] * PAGE_NUMBERS;
+#pragma unroll
+            for (int i = 0; i < PAGE; i += 8) {
+                const bool is_seen = block * BLOCK + p * PAGE + i + row < end;
+                copy_async_16(to + (p * PAGE + i) * D, keys + from + i * D, is_seen);
+                copy_async_16(to + (BLOCK + p * PAGE + i) * D, values + from + i * D, is_seen);
+            }
+        }
+        const i64 page = pages[block * PAGES + lane % PAGES];
+        if (lane < 2 * PAGES) copy_async_16(to + 2 * BLOCK * D, my_scales + page * (2 * NUM_KV * PAGE));
+        copy_async_arrive(s.there + place.number);
+    }
+}
+
+// The others write them to the stages as bf16, eight rows at a time. A power of two of 255 makes NaN of a key, which is
+// broken, and a number of a value, which was never written.
+DEVICE void widen(const Shared& s, const Work& work, int warp) {
+    const int lane = lane_id(), piece = lane % 4, row = lane / 4;
+    Place<PLACES> from;
+    Place<DEPTH> to;
 #pragma unroll 1
-            for (int i = 0; i < SHARE; i += 8) {
-                const uint4 of_16 = *reinterpret_cast<const uint4*>(bytes + i * DIM + lane * 16);
-                // The power of two in bf16, times the 2^120 that widen_e4m3 leaves out.
-                const u32 factor = min((bytes[SHARE * DIM + i + row] + 120u) << 7, most) * 0x10001u;
-                const auto four = [&](u32 a, u32 b) {
-                    return uint4{mul_bf16x2(widen_e4m3(a, a, 0, 1), factor), mul_bf16x2(widen_e4m3(a, a, 2, 3), factor),
-                                 mul_bf16x2(widen_e4m3(b, b, 0, 1), factor), mul_bf16x2(widen_e4m3(b, b, 2, 3), factor)};
-                };
-                *reinterpret_cast<uint4*>(to + i * 128 + (2 * piece ^ row) * 16) = four(of_16.x, of_16.y);
-                *reinterpret_cast<uint4*>(to + i * 128 + (2 * piece + 1 ^ row) * 16) = four(of_16.z, of_16.w);
-            }
-            async_fence();
-            __syncwarp();
-            if (lane == 0) copy_barrier_expect(s.full + place.number, 0);
-            place.step();
+    for (int block = 0; block < work.num_blocks(); ++block, from.step(), to.step()) {
+        copy_barrier_wait(s.there + from.number, from.parity);
+        if (block >= DEPTH) copy_barrier_wait(s.empty + to.number, to.parity ^ 1);
+        const u8* const bytes = s.place(from.number);
+        u8* const stage = s.stages + to.number * STAGE_BYTES + row * 128;
+#pragma unroll 1
+        for (int first = 8 * warp; first < 2 * BLOCK; first += 8 * WIDENING_WARPS) {
+            const uint4 of_16 = *reinterpret_cast<const uint4*>(bytes + first * D + lane * 16);
+            // The power of two in bf16, times the 2^120 that widen_e4m3 leaves out.
+            const u32 most = first < BLOCK ? 0x7fffu : 0x7f00u;
+            const u32 factor = min((bytes[2 * BLOCK * D + first + row] + 120u) << 7, most) * 0x10001u;
+            const auto four = [&](u32 a, u32 b) {
+                return uint4{mul_bf16x2(widen_e4m3(a, a, 0, 1), factor), mul_bf16x2(widen_e4m3(a, a, 2, 3), factor),
+                             mul_bf16x2(widen_e4m3(b, b, 0, 1), factor), mul_bf16x2(widen_e4m3(b, b, 2, 3), factor)};
+            };
+            *reinterpret_cast<uint4*>(stage + first * 128 + (2 * piece ^ row) * 16) = four(of_16.x, of_16.y);
+            *reinterpret_cast<uint4*>(stage + first * 128 + (2 * piece + 1 ^ row) * 16) = four(of_16.z, of_16.w);
         }
-        if (asked < num_blocks) {
-            pages.go_to(asked);
-            const int column = asked * PAGES + share * (SHARE / PAGE);
-#pragma unroll
-            for (int p = 0; p < SHARE / PAGE; ++p) {
-                const u8* const from = mine + pages[column + p] * PAGE_NUMBERS;
-#pragma unroll
-                for (int i = 0; i < PAGE; i += 8)
-                    copy_async_16(bytes + (p * PAGE + i) * DIM + lane * 16, from + i * DIM,
-                                  asked * BLOCK + share * SHARE + p * PAGE + i + row < end);
-            }
-            const i64 page = pages[column + lane % (SHARE / PAGE)];
-            if (lane < SHARE / PAGE)
-                copy_async_16(bytes + SHARE * DIM + lane * PAGE, my_scales + page * (2 * NUM_KV * PAGE));
-        }
-        copy_async_commit();
+        async_fence();
+        __syncwarp();
+        if (lane == 0) copy_barrier_expect(s.full + to.number, 0), copy_barrier_expect(s.taken + from.number, 0);
     }
 }
 
@@ -307,7 +306,7 @@ DEVICE void attend(const Shared& s, const u16* q, const float* sinks, u16* out, 
         const int head = work.kv_head * GROUP + m % GROUP;
         is_inside[h] = row >= 0 && row < work.num_rows;
         last[h] = max(position, 0) - whole * BLOCK - 2 * t;
-        place[h] = ((work.first_row + row) * (NUM_KV * GROUP) + head) * DIM + 2 * t;
+        place[h] = ((work.first_row + row) * (NUM_KV * GROUP) + head) * D + 2 * t;
         attention.peak[h] = SINKS ? sinks[head] * LOG2_E : NEVER;
         attention.total[h] = SINKS && t == 0 ? 1.f : 0.f;
 #pragma unroll
@@ -351,7 +350,7 @@ DEVICE bool are_one(const i64* positions, const i64* table, int num_pages, int s
 // Blocks: (blocks of WARPGROUPS * POSITIONS positions of the sequences, key/value heads); the last ones, whose rows see
 // the most keys, start first. A sequence has `num_blocks`. Where its rows do not fill them, `together` sequences that
 // are one have as many blocks as their rows fill; the others of theirs have nothing to do. q and out: [sequences, rows,
-// NUM_KV * GROUP, DIM] bf16.
+// NUM_KV * GROUP, D] bf16.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     flash(const u16* q, const Element* keys, const Element* values, const u8* scales, const i64* table, int num_pages,
           const i64* positions, const float* sinks, u16* out, int num_seqs, int num_rows, int num_blocks, int together,
@@ -360,8 +359,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Shared s = carve(shared);
     if (threadIdx.x == 0) {
         for (int i = 0; i < DEPTH; ++i) {
-            copy_barrier_init(s.there + i, 64);
-            copy_barrier_init(s.full + i, KV_FP8 ? OTHER_WARPS : 1);
+            copy_barrier_init(s.there + i, KV_FP8 ? 32 : 64);
+            copy_barrier_init(s.full + i, KV_FP8 ? WIDENING_WARPS : 1);
+            copy_barrier_init(s.taken + i, WIDENING_WARPS);
             copy_barrier_init(s.empty + i, MATH_WARPS);
         }
         copy_barrier_fence();
@@ -391,8 +391,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     give_registers<COPY_REGISTERS>();
     const Pages pages(table + static_cast<i64>(is_one ? sequence + together - 1 : sequence) * num_pages, num_pages);
 #if KV_FP8
-    const int half = warp % 2;
-    widen(s, half ? values : keys, scales, pages, work, half, (warp - MATH_WARPS) / 2);
+    if (warp == MATH_WARPS) bring_bytes(s, keys, values, scales, pages, work);
+    else widen(s, work, warp - MATH_WARPS - 1);
 #else
     if (warp == MATH_WARPS) bring(s, keys, pages, work, 0);
     if (warp == MATH_WARPS + 1) bring(s, values, pages, work, 1);

@@ -97,7 +97,7 @@ def together_of(num_seqs: int, num_rows: int, group: int, warpgroups: int) -> in
 
 def shared_bytes(*, in_fp8: bool = False) -> int:
     """Return bytes of the stages, of what becomes bf16 there, and of barriers, a multiple of 1,024."""
-    needed = DEPTH * (STAGE_BYTES + 3 * 8) + (FP8_BYTES if in_fp8 else 0)
+    needed = DEPTH * (STAGE_BYTES + 4 * 8) + (FP8_BYTES if in_fp8 else 0)
     return -(-needed // 1024) * 1024
 
 
