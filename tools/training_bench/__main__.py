@@ -55,7 +55,6 @@ SECOND = (
     bench("40960", 140, "--tokens", "40960", "--supervised", "1,0.3,0.1", "--runs", "20", "--mode", "ours,checkpoints"),
     bench(
         "with target", 240, "--tokens", "40960,131072", "--supervised", "1", "--mode", "ours", "--with-target",
-        
     ),
     bench("500 runs of 3", 60, "--tokens", "40960", "--supervised", "0.0366", "--runs", "500", "--mode",
           "ours,checkpoints"),
