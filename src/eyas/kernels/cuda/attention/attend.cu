@@ -142,6 +142,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
            Element* v_cache, u8* scales, const i64* table, int table_stride, const i64* positions, const u8* live,
            const float* sinks, int window, int first_key, int num_seqs, int num_rows, int tiles, const uint4* units,
            float* piece_states) {
+    __shared__ uint4 plan_words[2];
     SHARED(u8, shared);
     float* const warp_states = reinterpret_cast<float*>(shared + RING_BYTES);  // [WARPS] tiles
     u32* const query_words = reinterpret_cast<u32*>(warp_states + WARPS * TILE_STATE);
@@ -157,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
                              hidden_size, bias, cosines, sines};
     const Output output = {out, sinks};
     Plan plan = {};
-    plan.read(units, num_seqs, num_rows, tiles);
+    plan.read(units, plan_words, num_seqs, num_rows, tiles);
 
     bool waited = false;
     for (int number = blockIdx.x; number < plan.num_units * plan.pairs; number += gridDim.x) {

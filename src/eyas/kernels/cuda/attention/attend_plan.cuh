@@ -34,7 +34,7 @@ struct Unit {
 // block and key/value head.
 struct Plan {
     const uint4* units;  // as attend_plan.cu writes them; null in layers with a window, where a sequence is a unit
-    uint4 first;         // the unit of this block's first piece, where registers are many
+    uint4 first;         // the unit of this block's first piece
     int shift, num_units, pairs, block_size;
 
     __device__ void cut_rows(int tiles, int num_rows) {
@@ -42,24 +42,24 @@ struct Plan {
         pairs = (num_rows + block_size - 1) / block_size * NUM_KV;
     }
 
-    // `tiles`: of a block, where there are no `planned` units or no more than one.
-    __device__ void read(const uint4* planned, int num_seqs, int num_rows, int tiles) {
+    // `tiles`: of a block, where there are no `planned` units or no more than one. `room`: two words of shared memory. One
+    // warp of a block reads the plan: all warps of all blocks would be thousands of reads of one place in L2.
+    __device__ void read(const uint4* planned, uint4* room, int num_seqs, int num_rows, int tiles) {
         units = planned, shift = 0, num_units = num_seqs;
         cut_rows(tiles, num_rows);
         if (units == nullptr) return;
-        if (RESIDENT > 1) {
+        if (warp_id() == 0) {
+            // The first unit is asked for before it is known which of two it is.
             const uint4 header = load_l2_16_if(units, true);
-            num_units = header.x, shift = header.y;
-            return;
+            cut_rows(TILES, num_rows);
+            const uint4 large = load_l2_16_if(units + 1 + blockIdx.x / pairs, true);
+            cut_rows(1, num_rows);
+            const uint4 small = load_l2_16_if(units + 1 + blockIdx.x / pairs, TILES > 1);
+            if (lane_id() == 0) room[0] = header, room[1] = TILES > 1 && header.z == 1 ? small : large;
         }
-        // The first unit is asked for before it is known which of two it is.
-        cut_rows(TILES, num_rows);
-        const uint4 large = load_l2_16_if(units + 1 + blockIdx.x / pairs, true);
-        cut_rows(1, num_rows);
-        const uint4 small = load_l2_16_if(units + 1 + blockIdx.x / pairs, true), header = load_l2_16_if(units, true);
-        num_units = header.x, shift = header.y;
-        cut_rows(header.z, num_rows);
-        first = header.z > 1 ? large : small;
+        __syncthreads();
+        num_units = room[0].x, shift = room[0].y, first = room[1];
+        cut_rows(room[0].z, num_rows);
     }
 };
 
@@ -91,7 +91,7 @@ DEVICE Piece piece_of(const Plan& plan, int number, const i64* positions, const 
         piece.unit = {unit, 0, 1};
         piece.rows = rows_of(unit, positions, live, num_rows);
     } else {
-        const bool is_first = RESIDENT == 1 && number == static_cast<int>(blockIdx.x);
+        const bool is_first = number == static_cast<int>(blockIdx.x);
         const uint4 words = is_first ? plan.first : load_l2_16_if(plan.units + 1 + unit, true);
         piece.unit = {static_cast<int>(words.x), static_cast<int>(words.y & 0xffff), static_cast<int>(words.y >> 16)};
         piece.rows = make_rows(words.z, static_cast<int>(words.w));
