@@ -45,7 +45,7 @@ def mixed(name: str, seconds: int, *arguments: str) -> Part:
 
 def long_context(kv_dtype: str) -> Part:
     return engine(
-        f"32640 tokens in {kv_dtype}", 70, *NONE, "--batch", "1", "--prompt-tokens", "128,32640", "--max-tokens", "64",
+        f"32640 tokens in {kv_dtype}", 70, *NONE, "--batch", "1", "--prompt-tokens", "128,32640", "--max-tokens", "512",
         "--repeats", "3", "--kv-dtype", kv_dtype,
     )  # fmt: skip
 
