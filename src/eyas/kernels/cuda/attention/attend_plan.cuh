@@ -42,8 +42,8 @@ struct Plan {
         pairs = (num_rows + block_size - 1) / block_size * NUM_KV;
     }
 
-    // `tiles`: of a block, where there are no `planned` units or no more than one. `room`: for two entries, in shared memory. One
-    // warp of a block reads the plan: all warps of all blocks would be thousands of reads of one place in L2.
+    // `tiles`: of a block, where there are no `planned` units or no more than one. `room`: for two entries, in shared
+    // memory. One warp of a block reads the plan: all warps of all blocks would read one place in L2 thousands of times.
     __device__ void read(const uint4* planned, uint4* room, int num_seqs, int num_rows, int tiles) {
         units = planned, shift = 0, num_units = num_seqs;
         cut_rows(tiles, num_rows);
