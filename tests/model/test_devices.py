@@ -36,8 +36,11 @@ def test_the_allocator_settings_of_the_user_stand(name):
     assert environ == {name: "max_split_size_mb:512"}
 
 
-def without_settings():
-    return {name: value for name, value in os.environ.items() if name not in ALLOCATOR_SETTINGS}
+def printed_by(program):
+    """What a Python program prints in a process without allocator settings."""
+    environ = {name: value for name, value in os.environ.items() if name not in ALLOCATOR_SETTINGS}
+    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def test_torch_reads_the_settings_that_are_made_after_it_was_imported():
@@ -45,10 +48,7 @@ def test_torch_reads_the_settings_that_are_made_after_it_was_imported():
         "import torch; from eyas.model.devices import grow_segments; grow_segments();"
         "print(torch._C._accelerator_getAllocatorSettings())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=without_settings(), capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "expandable_segments:True"
+    assert printed_by(program) == "expandable_segments:True"
 
 
 @pytest.mark.gpu
@@ -62,7 +62,4 @@ def test_large_tensors_use_what_small_ones_released(prepared, reserved):
         "del small; large = [torch.empty(2**26, dtype=torch.uint8, device='cuda') for _ in range(32)];"
         "print(round(torch.cuda.memory_reserved() / 2**31))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=without_settings(), capture_output=True, text=True, check=True
-    )
-    assert int(done.stdout) == reserved
+    assert int(printed_by(program)) == reserved

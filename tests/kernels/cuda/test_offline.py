@@ -297,7 +297,7 @@ def test_attention_of_warpgroups(tmp_path, group, num_kv, has_sinks, warpgroups,
     defines = tuple(sorted(flash.defines(group, num_kv, warpgroups, has_sinks=has_sinks, in_fp8=in_fp8).items()))
     compiled = _compiled("attention/flash", defines, "sm_90")
     usage = compiled.usage["flash"]
-    # In 8 bits a copying warp beside three warpgroups reads three addresses again. With fewer registers for these each
+    # In 8 bits one of three warpgroups' registers lies in memory at a few places of a step. With fewer for these each
     # product would wait for the one before.
     few = in_fp8 and warpgroups == 3
     assert usage.spill_bytes <= 64 * few and usage.stack_bytes <= 16 * few
