@@ -297,18 +297,18 @@ def test_attention_of_warpgroups(tmp_path, group, num_kv, has_sinks, warpgroups,
     defines = tuple(sorted(flash.defines(group, num_kv, warpgroups, has_sinks=has_sinks, in_fp8=in_fp8).items()))
     compiled = _compiled("attention/flash", defines, "sm_90")
     usage = compiled.usage["flash"]
-    # In 8 bits one of three warpgroups' registers lies in memory at a few places of a step. With fewer for these each
-    # product would wait for the one before.
-    few = in_fp8 and warpgroups == 3
-    assert usage.spill_bytes <= 64 * few and usage.stack_bytes <= 16 * few
+    assert usage.spill_bytes == usage.stack_bytes == 0
     assert flash.shared_bytes(in_fp8=in_fp8) <= DEVICES["sm_90"].shared_memory_per_block_optin
     (tmp_path / "cubin").write_bytes(compiled.cubin)
     sass = subprocess.run(
         [nvdisasm, "-c", tmp_path / "cubin"], capture_output=True, text=True, check=True
     ).stdout  # fmt: skip
     # Blocks of the loop, one more, and the last one of either path; the scores of the first block.
-    assert sass.count("HGMMA") == 4 * (2 * 2 + 2 + 2 + 1) and sass.count("WARPGROUP.DEPBAR") == 2 * 5 + 2
+    assert sass.count("HGMMA") == 4 * (2 * 2 + 2 + 2 + 1)
     assert not overwritten_operands(sass)
+    if in_fp8 and warpgroups == 3:
+        return  # with 152 registers each product waits for the one before; 160 are slower all the same (log, kernels)
+    assert sass.count("WARPGROUP.DEPBAR") == 2 * 5 + 2
     loop = sass[sass.index("WARPGROUP.DEPBAR.LE gsb0, 0x2") :]
     assert loop[: loop.index("WARPGROUP.DEPBAR.LE gsb0, 0x1")].count("MUFU.EX2") >= 32
 

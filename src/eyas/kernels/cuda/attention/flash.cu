@@ -18,7 +18,7 @@ constexpr int BLOCK = 64, ROWS = 64, POSITIONS = ROWS / GROUP;
 constexpr int HALF_BYTES = BLOCK * D * 2, STAGE_BYTES = 2 * HALF_BYTES;  // keys, then values
 constexpr int MATH_WARPS = 4 * WARPGROUPS, OTHER_WARPS = 4, THREADS = 32 * (MATH_WARPS + OTHER_WARPS);
 // Of a thread: what others give back of a launch's registers, those that multiply take.
-constexpr int MOST_REGISTERS = 232, COPY_REGISTERS = 32;
+constexpr int MOST_REGISTERS = 232, COPY_REGISTERS = KV_FP8 ? 56 : 32;
 constexpr int LAUNCH_REGISTERS = WARPGROUPS == 1 ? MOST_REGISTERS : 65536 / THREADS / 8 * 8;
 constexpr int SHARED_REGISTERS = (LAUNCH_REGISTERS * THREADS / 32 - COPY_REGISTERS * OTHER_WARPS) / MATH_WARPS / 8 * 8;
 constexpr int REGISTERS = SHARED_REGISTERS < MOST_REGISTERS ? SHARED_REGISTERS : MOST_REGISTERS;
@@ -127,34 +127,44 @@ DEVICE void bring_bytes(const Shared& s, const u8* keys, const u8* values, const
     }
 }
 
-// The others write them to the stages as bf16, eight rows at a time. A power of two of 255 makes NaN of a key, which is
-// broken, and a number of a value, which was never written.
+// The others write them to the stages as bf16, eight rows at a time. Each in turn has them once more than others. A
+// power of two of 255 makes NaN of a key, which is broken, and a number of a value, which was never written.
 DEVICE void widen(const Shared& s, const Work& work, int warp) {
+    constexpr int STRIDE = 8 * WIDENING_WARPS, TIMES = (2 * BLOCK + STRIDE - 1) / STRIDE;
     const int lane = lane_id(), piece = lane % 4, row = lane / 4;
+    int turn = warp;  // 0: the one with more
     Place<PLACES> from;
     Place<DEPTH> to;
 #pragma unroll 1
     for (int block = 0; block < work.num_blocks(); ++block, from.step(), to.step()) {
         copy_barrier_wait(s.there + from.number, from.parity);
         if (block >= DEPTH) copy_barrier_wait(s.empty + to.number, to.parity ^ 1);
-        const u8* const bytes = s.place(from.number);
-        u8* const stage = s.stages + to.number * STAGE_BYTES + row * 128;
-#pragma unroll 1
-        for (int first = 8 * warp; first < 2 * BLOCK; first += 8 * WIDENING_WARPS) {
-            const uint4 of_16 = *reinterpret_cast<const uint4*>(bytes + first * D + lane * 16);
+        const u8* const bytes = s.place(from.number) + turn * 8 * D + lane * 16;
+        const u8* const powers = s.place(from.number) + 2 * BLOCK * D + turn * 8 + row;
+        u8* const stage = s.stages + to.number * STAGE_BYTES + (turn * 8 + row) * 128;
+        uint4 of_16[TIMES];
+        u32 factors[TIMES];
+#pragma unroll
+        for (int i = 0; i < TIMES; ++i) {
+            if (turn * 8 + i * STRIDE >= 2 * BLOCK) continue;
+            of_16[i] = *reinterpret_cast<const uint4*>(bytes + i * STRIDE * D);
             // The power of two in bf16, times the 2^120 that widen_e4m3 leaves out.
-            const u32 most = first < BLOCK ? 0x7fffu : 0x7f00u;
-            const u32 factor = min((bytes[2 * BLOCK * D + first + row] + 120u) << 7, most) * 0x10001u;
-            const auto four = [&](u32 a, u32 b) {
-                return uint4{mul_bf16x2(widen_e4m3(a, a, 0, 1), factor), mul_bf16x2(widen_e4m3(a, a, 2, 3), factor),
-                             mul_bf16x2(widen_e4m3(b, b, 0, 1), factor), mul_bf16x2(widen_e4m3(b, b, 2, 3), factor)};
-            };
-            *reinterpret_cast<uint4*>(stage + first * 128 + (2 * piece ^ row) * 16) = four(of_16.x, of_16.y);
-            *reinterpret_cast<uint4*>(stage + first * 128 + (2 * piece + 1 ^ row) * 16) = four(of_16.z, of_16.w);
+            const u32 most = turn * 8 + i * STRIDE < BLOCK ? 0x7fffu : 0x7f00u;
+            factors[i] = min((powers[i * STRIDE] + 120u) << 7, most) * 0x10001u;
+        }
+#pragma unroll
+        for (int i = 0; i < TIMES; ++i) {
+            if (turn * 8 + i * STRIDE >= 2 * BLOCK) continue;
+            const auto two = [&](u32 a, u32 low) { return mul_bf16x2(widen_e4m3(a, a, low, low + 1), factors[i]); };
+            const auto eight = [&](u32 a, u32 b) { return uint4{two(a, 0), two(a, 2), two(b, 0), two(b, 2)}; };
+            u8* const target = stage + i * STRIDE * 128;
+            *reinterpret_cast<uint4*>(target + (2 * piece ^ row) * 16) = eight(of_16[i].x, of_16[i].y);
+            *reinterpret_cast<uint4*>(target + (2 * piece + 1 ^ row) * 16) = eight(of_16[i].z, of_16[i].w);
         }
         async_fence();
         __syncwarp();
         if (lane == 0) copy_barrier_expect(s.full + to.number, 0), copy_barrier_expect(s.taken + from.number, 0);
+        turn = turn == 0 ? WIDENING_WARPS - 1 : turn - 1;
     }
 }
 
