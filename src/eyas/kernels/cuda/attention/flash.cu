@@ -10,7 +10,8 @@
 //
 // Keys and values in 8 bits (KV_FP8, kernels/layouts/fp8_cache.py) are bf16 in a stage, the numbers that they mean.
 //
-// Defines: GROUP, NUM_KV, SINKS, KV_FP8, WARPGROUPS (1 to 3), DEPTH (stages, at least 4).
+// Defines: GROUP, NUM_KV, SINKS, KV_FP8, WARPGROUPS (1 to 3), DEPTH (stages, at least PLACES), PLACES (blocks of bytes
+// under way in 8 bits).
 #include "attention/pages.cuh"
 #include "wgmma.cuh"
 
@@ -24,8 +25,8 @@ constexpr int LAUNCH_REGISTERS = WARPGROUPS == 1 ? MOST_REGISTERS : 65536 / THRE
 constexpr int SHARED_REGISTERS = (LAUNCH_REGISTERS * THREADS / 32 - COPY_REGISTERS * OTHER_WARPS) / MATH_WARPS / 8 * 8;
 constexpr int REGISTERS = SHARED_REGISTERS < MOST_REGISTERS ? SHARED_REGISTERS : MOST_REGISTERS;
 constexpr int PAGES = BLOCK / PAGE;
-// Of a block in 8 bits: keys, values, the bytes of their powers of two; under way; warps that write them to stages.
-constexpr int BLOCK_BYTES = 2 * BLOCK * (D + 1), PLACES = 4, WIDENING_WARPS = OTHER_WARPS - 1;
+// Of a block in 8 bits: keys, values, the bytes of their powers of two; warps that write them to stages.
+constexpr int BLOCK_BYTES = 2 * BLOCK * (D + 1), WIDENING_WARPS = OTHER_WARPS - 1;
 constexpr float NEVER = -1e30f;  // not -inf, whose difference with itself is NaN
 static_assert(ROWS % GROUP == 0 && BLOCK % POSITIONS == 0 && DEPTH >= PLACES, "");
 

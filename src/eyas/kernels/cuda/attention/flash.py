@@ -24,8 +24,9 @@ ROWS = 64  # of a warpgroup: positions times the query heads of a key/value head
 GROUPS = (4, 8, 16)  # query heads of a key/value head
 COST = {3: 20, 2: 16, 1: 12}  # warpgroups of a block: how long it takes, measured on an H200, of 8 stages
 DEPTH = 8  # stages
+PLACES = 4  # blocks of bytes under way in 8 bits
 STAGE_BYTES = 2 * 64 * DIM * 2  # 64 keys and values
-FP8_BYTES = 4 * 2 * 64 * (DIM + 1)  # of four blocks under way
+PLACE_BYTES = 2 * 64 * (DIM + 1)  # with the bytes of their powers of two
 OTHER_THREADS = 128  # which bring keys and values
 
 
@@ -97,7 +98,7 @@ def together_of(num_seqs: int, num_rows: int, group: int, warpgroups: int) -> in
 
 def shared_bytes(*, in_fp8: bool = False) -> int:
     """Return bytes of the stages, of what becomes bf16 there, and of barriers, a multiple of 1,024."""
-    needed = DEPTH * (STAGE_BYTES + 4 * 8) + (FP8_BYTES if in_fp8 else 0)
+    needed = DEPTH * (STAGE_BYTES + 4 * 8) + (PLACES * PLACE_BYTES if in_fp8 else 0)
     return -(-needed // 1024) * 1024
 
 
@@ -105,5 +106,5 @@ def defines(group: int, num_kv: int, warpgroups: int, *, has_sinks: bool, in_fp8
     """Return the constants of flash.cu."""
     return {
         "GROUP": group, "NUM_KV": num_kv, "SINKS": int(has_sinks), "KV_FP8": int(in_fp8), "WARPGROUPS": warpgroups,
-        "DEPTH": DEPTH,
+        "DEPTH": DEPTH, "PLACES": PLACES,
     }  # fmt: skip
